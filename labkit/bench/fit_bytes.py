@@ -1,0 +1,78 @@
+"""The terms of the memory budget of one rank, in bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from labkit.bench.fit_modules import COLS, KV_ROWS, WHOLE, Geometry, Module
+from labkit.bench.fit_report import FitRequest
+from labkit.bench.fit_weights import WeighedModel, Weight
+from labkit.model.config import LlamaConfig, Qwen35Config
+
+INT4_GROUP = 64  # elements of the head dimension that share a scale and a zero point
+
+
+def weight_bytes(weights: Iterable[Weight], kv_heads: int, request: FitRequest) -> int:
+    """Bytes that one rank holds of these weights."""
+    return math.ceil(sum(_rank_bytes(weight, kv_heads, request) for weight in weights))
+
+
+def _rank_bytes(weight: Weight, kv_heads: int, request: FitRequest) -> float:
+    stored = weight.nbytes if request.packing == "file" else weight.labkit_bytes
+    return stored * _share(weight.module, request.gpus, kv_heads)
+
+
+def _share(module: Module, ranks: int, kv_heads: int) -> float:
+    if module.split == WHOLE:
+        return 1.0
+    return 1 / min(ranks, kv_heads) if module.split == KV_ROWS else 1 / ranks
+
+
+def kv_bytes_per_token(config: LlamaConfig | Qwen35Config, request: FitRequest) -> int:
+    """Keys and values of one token in the full-attention layers (and the MTP block's, if it runs) of one rank."""
+    heads = max(1, config.num_key_value_heads // request.gpus)
+    layers = config.num_attention_layers
+    if request.mtp and isinstance(config, Qwen35Config):
+        layers += config.num_mtp_layers
+    keys, values = {"k8v4": ("int8", "int4")}.get(request.kv_cache_dtype, (request.kv_cache_dtype,) * 2)
+    return layers * heads * (_row_bytes(keys, config.head_dim) + _row_bytes(values, config.head_dim))
+
+
+def _row_bytes(dtype: str, head_dim: int) -> int:
+    """One head's key (or value): int8 adds a half scale, int4 a half2 for every 64 elements."""
+    if dtype == "fp16":
+        return 2 * head_dim
+    return head_dim + 2 if dtype == "int8" else math.ceil(head_dim / 2) + 4 * math.ceil(head_dim / INT4_GROUP)
+
+
+def state_bytes_per_sequence(config: LlamaConfig | Qwen35Config, ranks: int) -> int:
+    """Gated DeltaNet state of one sequence on one rank: fp32 ``[heads, dk, dv]`` and the last inputs of the
+    convolution in half precision, for every linear layer. Llama has none.
+    """
+    if not isinstance(config, Qwen35Config):
+        return 0
+    heads = config.linear_num_value_heads // ranks
+    recurrent = 4 * heads * config.linear_key_head_dim * config.linear_value_head_dim
+    convolution = 2 * (config.linear_conv_kernel_dim - 1) * config.conv_dim // ranks
+    return config.num_linear_layers * (recurrent + convolution)
+
+
+def split_problems(model: WeighedModel, ranks: int) -> Iterator[str]:
+    """Why the model cannot be divided over that many ranks; nothing if it can."""
+    for name, size in _divided_sizes(model.geometry):
+        if size % ranks and not (name == "num_key_value_heads" and ranks % size == 0):
+            yield f"{name} = {size} cannot be divided over {ranks} ranks."
+    for weight in model.weights:
+        if weight.module.split == COLS and (weight.module.shape[-1] // ranks) % weight.group_size:
+            yield f"{weight.module.name} has INT4 groups of {weight.group_size} that {ranks} ranks would cut."
+
+
+def _divided_sizes(geometry: Geometry) -> Iterator[tuple[str, int]]:
+    config = geometry.config
+    names = ["vocab_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"]
+    if isinstance(config, Qwen35Config) and config.num_linear_layers:
+        names += ["linear_num_key_heads", "linear_num_value_heads"]
+    yield from ((name, getattr(config, name)) for name in names)
+    if geometry.experts is not None:
+        yield "shared_expert_intermediate_size", geometry.experts.shared_intermediate

@@ -1,0 +1,80 @@
+"""Settings of an engine, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labkit.errors import ConfigError, ExecutorError
+
+DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+KV_DTYPES = {"auto": None, "int8": torch.int8}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What to load and how much it may hold.
+
+    model: a directory, a .gguf file, or a name (smollm2, labkit-tiny, org/name).
+    executor: where the operations run; "auto" takes the best one here.
+    dtype: of the activations. "auto" is bf16 on a CPU; "float32" is the exact path.
+    kv_cache_dtype: "auto" (the model dtype) or "int8".
+    max_seq_len: tokens of prompt and output together; None: the model's own limit, at most 8192.
+    decode_batch_size: sequences that run at the same time.
+    num_pages: KV pages of 64 tokens; None: as many as the batch can fill, within a quarter of the free memory.
+    prefill_tokens, mixed_prefill_tokens: prefill budget of a step, alone and beside decodes.
+    tp_size: GPUs that share the model.
+    """
+
+    model: str | Path = "smollm2"
+    executor: str = "auto"
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    max_seq_len: int | None = None
+    decode_batch_size: int = 8
+    num_pages: int | None = None
+    prefill_tokens: int = 4096
+    mixed_prefill_tokens: int = 1024
+    tp_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, (str, Path)) or not str(self.model):
+            raise ConfigError(f"model is {self.model!r}.", cure="Give a directory, a .gguf file or a model's name.")
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_DTYPES)
+        _one_of("executor", self.executor, ("auto", "torch", "sim", "cuda"))
+        if self.executor in ("sim", "cuda"):
+            raise ExecutorError(
+                f"The {self.executor} executor has no kernels in this version of labkit.",
+                cure='Use executor "auto" or "torch".',
+            )
+        for name in ("decode_batch_size", "prefill_tokens", "mixed_prefill_tokens"):
+            _count(name, getattr(self, name))
+        for name in ("max_seq_len", "num_pages"):
+            if getattr(self, name) is not None:
+                _count(name, getattr(self, name))
+        if self.tp_size != 1:
+            raise ConfigError(f"tp_size is {self.tp_size!r}.", cure="This version of labkit runs on one device: use 1.")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of the activations."""
+        return DTYPES[self.dtype]
+
+    @property
+    def torch_kv_dtype(self) -> torch.dtype:
+        """Of the KV pages."""
+        return KV_DTYPES[self.kv_cache_dtype] or self.torch_dtype
+
+
+def _one_of(name: str, value: Any, allowed: Any) -> None:
+    if value not in tuple(allowed):
+        raise ConfigError(f"{name} is {value!r}.", cure=f"Choose one of {', '.join(allowed)}.")
+
+
+def _count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is {value!r}.", cure="Give a whole number from 1.")

@@ -1,0 +1,173 @@
+"""``LLM``: the engine's Python face, for scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from labkit.engine.chat_template import render_chat
+from labkit.engine.config import EngineConfig
+from labkit.engine.core import NO_TOKENIZER, Engine
+from labkit.engine.outputs import RequestOutput
+from labkit.engine.progress import loading_bar
+from labkit.engine.request import Request
+from labkit.engine.sampling_params import SamplingParams
+from labkit.engine.tokenizer import Tokenizer
+from labkit.errors import ConfigError, EngineClosedError, LabkitError, TemplateError, TokenizerError
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A loaded model that answers.
+
+    model and the keyword arguments are the fields of EngineConfig. Use it as a context manager, or call ``close``.
+    All calls are synchronous, so they work inside a running event loop (Jupyter) as well.
+
+        with LLM("smollm2") as llm:
+            print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
+    """
+
+    def __init__(self, model: str | Path = "smollm2", **settings: Any) -> None:
+        try:
+            config = EngineConfig(model=model, **settings)
+        except TypeError:
+            unknown = sorted(set(settings) - set(EngineConfig.__dataclass_fields__))
+            raise ConfigError(
+                f"LLM has no setting {', '.join(unknown)}.", cure="EngineConfig lists the settings."
+            ) from None
+        with loading_bar(str(model)) as progress:
+            self._engine: Engine | None = Engine(config, progress)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine underneath. Raises EngineClosedError after ``close``."""
+        if self._engine is None:
+            raise EngineClosedError("This LLM was closed.", cure="Make a new one.")
+        return self._engine
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises TokenizerError if the checkpoint has none."""
+        if self.engine.tokenizer is None:
+            raise TokenizerError("This checkpoint has no tokenizer.", cure=NO_TOKENIZER)
+        return self.engine.tokenizer
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """Answer prompts (texts or lists of token ids), all at once; returns the outputs in order.
+
+        A prompt that cannot be served does not stop the others: its output carries ``error``. A single prompt
+        raises it instead.
+        """
+        single = _is_prompt(prompts)
+        batch: list[Prompt] = [prompts] if single else list(prompts)  # type: ignore[list-item]
+        outputs = self._run(batch, _params_for(batch, params))
+        if single and outputs[0].error:
+            raise outputs[0].error
+        return outputs
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[str, None, None]:
+        """Yield the answer's text piece by piece. Leaving the loop early ends the request."""
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise ConfigError(f"n is {params.n} for a stream.", cure="Stream one answer, or use generate.")
+        engine = self.engine
+        [request] = engine.submit(self._token_ids(prompt), params)
+        try:
+            while not request.finished:
+                yield from (u.text for u in engine.step() if u.request is request and u.text)
+        finally:
+            engine.abort(request)
+        if request.error:
+            raise request.error
+
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **template_settings: Any
+    ) -> RequestOutput:
+        """Answer a conversation, [{"role": ..., "content": ...}, ...], through the model's chat template."""
+        ids = self.chat_ids(messages, **template_settings)
+        [output] = self._run([ids], [params or SamplingParams()])
+        if output.error:
+            raise output.error
+        return output
+
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **template_settings: Any
+    ) -> Generator[str, None, None]:
+        """Like ``chat``, but yields the answer piece by piece."""
+        return self.stream(self.chat_ids(messages, **template_settings), params)
+
+    def chat_ids(self, messages: Sequence[Message], **template_settings: Any) -> list[int]:
+        """The token ids of a conversation, up to where the model shall answer."""
+        if self.tokenizer.chat_template is None:
+            raise TemplateError("This model has no chat template.", cure="Use generate with a plain prompt.")
+        return self.tokenizer.encode(render_chat(self.tokenizer, messages, **template_settings))
+
+    def logits(self, prompt: Prompt) -> Tensor:
+        """The model's logits at every position: fp32 [tokens, vocabulary]."""
+        [rows] = self.engine.logits([self._token_ids(prompt)])
+        return rows
+
+    def close(self) -> None:
+        """Free the model. A second call does nothing."""
+        self._engine = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _run(self, prompts: list[Prompt], params: list[SamplingParams]) -> list[RequestOutput]:
+        engine, made = self.engine, list[list[Request]]()
+        outputs: list[RequestOutput] = []
+        try:
+            for prompt, settings in zip(prompts, params, strict=True):
+                output, requests = self._submit(prompt, settings)
+                outputs.append(output)
+                made.append(requests)
+            while any(not request.finished for requests in made for request in requests):
+                engine.step()
+        finally:  # an interrupted cell leaves nothing behind
+            for request in (request for requests in made for request in requests):
+                engine.abort(request)
+        for output, requests in zip(outputs, made, strict=True):
+            output.completions = [request.completion() for request in requests]
+            output.error = output.error or next((r.error for r in requests if r.error), None)
+        return outputs
+
+    def _submit(self, prompt: Prompt, params: SamplingParams) -> tuple[RequestOutput, list[Request]]:
+        text, ids = (prompt if isinstance(prompt, str) else None), list[int]()
+        try:
+            ids = self._token_ids(prompt)
+            return RequestOutput(text, ids, []), self.engine.submit(ids, params)
+        except LabkitError as error:
+            return RequestOutput(text, ids, [], error), []
+
+
+def _is_prompt(prompts: Any) -> bool:
+    return isinstance(prompts, str) or (bool(prompts) and all(isinstance(item, int) for item in prompts))
+
+
+def _params_for(
+    prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise ConfigError(
+            f"{len(params)} sampling params for {len(prompts)} prompts.", cure="Give one, or one for each prompt."
+        )
+    return list(params)

@@ -1,0 +1,65 @@
+"""Runs the model on a batch and returns the logits that somebody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.engine.batch import Batch, Chunk
+from labkit.model.cache import make_cache
+from labkit.model.forward_batch import ForwardBatch, SequenceChunk
+from labkit.model.loader import Model
+
+
+@dataclass(frozen=True)
+class StepLogits:
+    """What a step produced.
+
+    sampled: the chunks that yield a token, and their logits fp32 [len(sampled), V].
+    every_row: sequence id -> logits of all rows of its chunk, fp32 [length, V], where asked for.
+    """
+
+    sampled: list[Chunk]
+    logits: Tensor
+    every_row: dict[int, Tensor]
+
+
+class Runner:
+    """Owns the model and its caches.
+
+    num_pages: pages that the scheduler hands out, numbered from 0; slots: running sequences at most.
+    """
+
+    def __init__(self, model: Model, num_pages: int, slots: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+        self.model = model
+        self.cache = make_cache(model.config, num_pages, slots, dtype, kv_dtype)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch, every_row_of: Container[int] = ()) -> StepLogits:
+        """Compute the batch's tokens; every_row_of: sequence ids that want the logits of all their rows."""
+        chunks = sorted(batch.chunks, key=lambda chunk: chunk.length > 1)  # single tokens go together, in front
+        forward = ForwardBatch([_sequence_chunk(chunk) for chunk in chunks])
+        hidden = self.model(forward, self.cache)
+        last = forward.last_rows.tolist()
+        sampled = [i for i, chunk in enumerate(chunks) if chunk.samples]
+        logits = self._logits(hidden[[last[i] for i in sampled]]) if sampled else torch.empty(0)
+        every_row = {
+            chunk.seq.seq_id: self._logits(hidden[end - chunk.length + 1 : end + 1])
+            for chunk, end in zip(chunks, last, strict=True)
+            if chunk.seq.seq_id in every_row_of
+        }
+        return StepLogits([chunks[i] for i in sampled], logits, every_row)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.model.head(hidden).float()
+
+
+def _sequence_chunk(chunk: Chunk) -> SequenceChunk:
+    """Page 0 of the model's pool is the padding page: the scheduler's pages start behind it."""
+    seq = chunk.seq
+    assert seq.slot is not None
+    tokens = seq.token_ids(chunk.start, chunk.start + chunk.length)
+    return SequenceChunk(tokens, chunk.start, [page + 1 for page in seq.pages], seq.slot)

@@ -1,0 +1,156 @@
+"""From logits to tokens: one token per row, reproducible whatever stands in the other rows.
+
+Rows without any wish (greedy, unshaped) share one argmax on the logits' device. Every other row is
+shaped and drawn on its own, in float64 on the host, so that no neighbour can change a bit of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.engine.logit_shaping import FloatArray, heaviest, shape_logits, weights
+from labkit.engine.sampling_params import SamplingParams
+from labkit.errors import ConfigError, LabkitError, RequestError
+
+_UINT64 = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What the sampler must know of the sequence that a row of logits belongs to.
+
+    prompt_ids, output_ids: the tokens so far. len(output_ids) is the position of the token to draw.
+    seed, choice: the request's seed (see draw_seed) and which of its n answers this is.
+    end_ids: every token that ends the answer; none of them comes before params.min_tokens others.
+    """
+
+    params: SamplingParams
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    seed: int
+    choice: int = 0
+    end_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SampledToken:
+    """The token, and if params.logprobs is set its log probability and the best alternatives.
+
+    Log probabilities are those of the model itself: before bias, penalties, temperature and
+    truncation, over the ids that the tokenizer knows.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def draw_seed() -> int:
+    """A fresh seed in [0, 2**63) for a request that came without one."""
+    return secrets.randbits(63)
+
+
+def check_token_ids(params: SamplingParams, num_valid: int) -> None:
+    """Refuse token ids that the model cannot produce. Raises ConfigError."""
+    for name in ("logit_bias", "stop_token_ids"):
+        unknown = [token for token in getattr(params, name) if token >= num_valid]
+        if unknown:
+            raise ConfigError(
+                f"{name} names token {unknown[0]}, which the vocabulary does not have.",
+                cure=f"Use ids from 0 to {num_valid - 1}.",
+            )
+
+
+def sample(logits: Tensor, requests: Sequence[SampleRequest], *, num_valid: int) -> list[SampledToken | LabkitError]:
+    """Choose the next token of every row.
+
+    logits: float32 [R, V], on any device; requests: R of them, in the order of the rows.
+    num_valid: how many ids the tokenizer knows. Columns from there on (padding of the head) never win.
+    Returns R results. A row with a NaN or an infinity gives a RequestError; the others are unharmed.
+    """
+    rows = logits[:, :num_valid]
+    finite = _finite_rows(rows)
+    best = rows.argmax(dim=-1).tolist() if any(map(_is_plain, requests)) else [0] * len(requests)
+    return [
+        _sample_row(rows[r], request, best[r]) if finite[r] else _non_finite(request)
+        for r, request in enumerate(requests)
+    ]
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """The random number in [0, 1) of one place: a pure function of its three arguments.
+
+    Philox-4x64-10 (Salmon et al., SC 2011) keyed by seed and choice, with the position as counter:
+    batches, rows, preemption and recomputation cannot move the stream.
+    """
+    key = np.array([seed & _UINT64, choice], dtype=np.uint64)
+    counter = np.array([position, 0, 0, 0], dtype=np.uint64)
+    return (int(np.random.Philox(key=key, counter=counter).random_raw()) >> 11) * 2.0**-53
+
+
+def log_softmax(row: FloatArray) -> FloatArray:
+    """log(softmax(row)), stable. float64 [V] -> float64 [V]."""
+    shifted = row - row.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def _is_plain(request: SampleRequest) -> bool:
+    """True if the token is simply the argmax of the model's logits."""
+    params = request.params
+    shaped = params.logit_bias or params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1
+    masked = len(request.output_ids) < params.min_tokens
+    return params.greedy and params.logprobs is None and not shaped and not masked
+
+
+def _finite_rows(rows: Tensor) -> list[bool]:
+    # Minimum and maximum come in one pass and carry any NaN or infinity with them.
+    low, high = torch.aminmax(rows, dim=-1)
+    return (low.isfinite() & high.isfinite()).tolist()
+
+
+def _non_finite(request: SampleRequest) -> RequestError:
+    return RequestError(
+        f"The model produced non-finite logits (NaN or infinity) for output token {len(request.output_ids) + 1}.",
+        cure="Load the model with dtype float32; if that does not help, its weights are damaged.",
+    )
+
+
+def _sample_row(row: Tensor, request: SampleRequest, best: int) -> SampledToken | LabkitError:
+    if _is_plain(request):
+        return SampledToken(best)
+    raw = row.detach().cpu().numpy().astype(np.float64)
+    shaped = shape_logits(raw, request.params, request.prompt_ids, request.output_ids, request.end_ids)
+    if shaped.max() == -np.inf:
+        return RequestError("min_tokens forbids every token of the vocabulary.", cure="Name fewer stop_token_ids.")
+    token = _choose(shaped, request)
+    return SampledToken(token, *_report(raw, token, request.params.logprobs))
+
+
+def _choose(shaped: FloatArray, request: SampleRequest) -> int:
+    if request.params.greedy:
+        return int(shaped.argmax())
+    place = uniform(request.seed, request.choice, len(request.output_ids))
+    return _invert_cdf(weights(shaped, request.params), place)
+
+
+def _invert_cdf(mass: FloatArray, place: float) -> int:
+    """The first id, in id order, up to which more than `place` of the mass lies."""
+    ids = np.flatnonzero(mass)
+    cumulative = mass[ids].cumsum()
+    index = np.searchsorted(cumulative, place * cumulative[-1], side="right")
+    return int(ids[min(int(index), len(ids) - 1)])  # rounding may put place * total on the total itself
+
+
+def _report(raw: FloatArray, token: int, count: int | None) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+    if count is None:
+        return None, ()
+    scores = log_softmax(raw)
+    best = np.sort(heaviest(scores, min(count, len(scores)))) if count else np.empty(0, dtype=np.int64)
+    order = best[np.argsort(-scores[best], kind="stable")]  # equals stand in id order
+    return float(scores[token]), tuple((int(i), float(scores[i])) for i in order)

@@ -1,0 +1,169 @@
+"""What the doctor looks at. Everything is gathered here, once, and judged elsewhere.
+
+Each field can be set by hand, so that any machine can be described to the checks without being there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+WATCHED = ("cupy", "nvidia-cuda-nvrtc")
+EXTRAS = {
+    "serve": ("fastapi", "uvicorn", "pydantic", "sse-starlette"),
+    "notebooks": ("jupyterlab", "ipywidgets", "anywidget", "plotly", "pandas"),
+}
+# Front-end halves of the widgets, by the folder that JupyterLab looks for.
+LABEXTENSIONS = {"ipywidgets": "@jupyter-widgets/jupyterlab-manager", "anywidget": "anywidget"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA GPU as its driver names it; memory in bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    driver: str
+
+    @property
+    def is_v100(self) -> bool:
+        return self.capability == (7, 0)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One machine and one Python environment.
+
+    torch_version is None where torch is not installed, torch_cuda where it is a CPU build; torch_archs lists what a
+    CUDA build was compiled for (empty if torch sees no GPU, since it does not tell then). packages maps the names of
+    installed distributions, lower case, to versions. labextensions: of the environment of this Python.
+    server_prefix: environment of the Jupyter server that started this kernel, None outside a kernel.
+    """
+
+    python: tuple[int, int, int]
+    python_prefix: str
+    system: str
+    torch_version: str | None
+    torch_cuda: str | None
+    torch_archs: tuple[str, ...]
+    torch_threads: int
+    cpu_capability: str
+    cores: int
+    memory_total: int
+    memory_available: int
+    gpus: tuple[Gpu, ...]
+    packages: dict[str, str]
+    tiny_present: bool
+    smollm2_cached: bool
+    labextensions: frozenset[str]
+    server_prefix: str | None
+
+
+def gather() -> Facts:
+    """Look at this machine. Imports torch, never cupy; asks ``nvidia-smi`` where there is one."""
+    version, cuda, archs, threads, capability = _torch()
+    memory = psutil.virtual_memory()
+    return Facts(
+        python=sys.version_info[:3],
+        python_prefix=sys.prefix,
+        system=f"{platform.system()} {platform.machine()}",
+        torch_version=version,
+        torch_cuda=cuda,
+        torch_archs=archs,
+        torch_threads=threads,
+        cpu_capability=capability,
+        cores=os.cpu_count() or 1,
+        memory_total=memory.total,
+        memory_available=memory.available,
+        gpus=_gpus(),
+        packages=_packages(),
+        tiny_present=_tiny_present(),
+        smollm2_cached=_smollm2_cached(),
+        labextensions=_labextensions(),
+        server_prefix=_server_prefix(),
+    )
+
+
+def _torch() -> tuple[str | None, str | None, tuple[str, ...], int, str]:
+    try:
+        import torch
+    except ImportError:
+        return None, None, (), 0, "unknown"
+    archs = tuple(torch.cuda.get_arch_list()) if torch.version.cuda else ()
+    capability = torch.backends.cpu.get_cpu_capability()
+    return torch.__version__, torch.version.cuda, archs, torch.get_num_threads(), capability
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    """By ``nvidia-smi``, because a CPU build of torch does not see a GPU that is there."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    query = ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    try:
+        output = subprocess.run([program, *query], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()  # a driver that does not answer is no driver: the check says that no GPU was found
+    return parse_gpus(output)
+
+
+def parse_gpus(output: str) -> tuple[Gpu, ...]:
+    """The lines of ``nvidia-smi`` as GPUs; lines of another form (its own error texts) are passed over."""
+    gpus = []
+    for line in output.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 4 or not cells[2].isdigit():
+            continue
+        major, _, minor = cells[1].partition(".")
+        if major.isdigit() and minor.isdigit():
+            gpus.append(Gpu(cells[0], (int(major), int(minor)), int(cells[2]) * 2**20, cells[3]))
+    return tuple(gpus)
+
+
+def _packages() -> dict[str, str]:
+    wanted = {name for names in EXTRAS.values() for name in names}
+    found = {}
+    for distribution in metadata.distributions():
+        name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
+        if name in wanted or name.startswith(WATCHED):
+            found[name] = distribution.version
+    return found
+
+
+def _tiny_present() -> bool:
+    from labkit.model.resolve import TINY
+
+    return (TINY / "config.json").is_file() and any(TINY.glob("*.safetensors"))
+
+
+def _smollm2_cached() -> bool:
+    from labkit.model.resolve import smollm2_is_cached
+
+    return smollm2_is_cached()
+
+
+def _labextensions() -> frozenset[str]:
+    folder = Path(sys.prefix) / "share" / "jupyter" / "labextensions"
+    return frozenset(name for name, path in LABEXTENSIONS.items() if (folder / path / "package.json").is_file())
+
+
+def _server_prefix() -> str | None:
+    """The environment that the parent process was started from, if this is a kernel with a Jupyter server above it."""
+    if "ipykernel" not in sys.modules:
+        return None
+    try:
+        command = psutil.Process().parent().cmdline()
+    except (AttributeError, psutil.Error):
+        return None
+    if not any("jupyter" in word for word in command[1:]):
+        return None
+    return str(Path(command[0]).absolute().parent.parent)

@@ -1,0 +1,1 @@
+"""The exercises of the chapters: one module each, with the checks that a solution has to pass."""

@@ -1,0 +1,45 @@
+"""What loading a checkpoint found out: nothing is repaired or left out in silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RangeFinding:
+    """A tensor whose values do not fit float16, and was therefore kept wider.
+
+    overflowing: entries above 65504 in size; flushing: entries that are not 0 but would become 0.
+    """
+
+    name: str
+    overflowing: int
+    flushing: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: in float16 {self.overflowing} entries would overflow and {self.flushing} would become 0; "
+            "kept in float32."
+        )
+
+
+@dataclass
+class LoadReport:
+    """Notes collected while loading, in order; ``str()`` gives them one a line."""
+
+    notes: list[str] = field(default_factory=list)
+    ranges: list[RangeFinding] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a sentence, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def out_of_range(self, finding: RangeFinding) -> None:
+        """Add a range finding, once."""
+        if finding not in self.ranges:
+            self.ranges.append(finding)
+            self.note(str(finding))
+
+    def __str__(self) -> str:
+        return "\n".join(self.notes)

@@ -1,0 +1,96 @@
+"""What one step of the model needs to know, as tensors: tokens, positions, pages and state slots.
+
+Tokens of all sequences lie behind one another. Decodes (one token each) come first and are handled together;
+every longer chunk is handled by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from labkit.ops.layout import PAGE_SIZE
+
+
+@dataclass(frozen=True)
+class SequenceChunk:
+    """Tokens [start, start + length) of one sequence, its page table (plain integers) and its state slot."""
+
+    token_ids: list[int]
+    start: int
+    pages: list[int]
+    slot: int
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class PrefillChunk:
+    """One chunk of several tokens: its rows in the batch, first position, page table [P] and state slot."""
+
+    rows: slice
+    start: int
+    table: Tensor
+    slot: int
+
+
+class ForwardBatch:
+    """The tensors of one step, made from chunks; those of one token must come first.
+
+    token_ids, positions, kv_slots: [T]; num_decodes: leading chunks of one token; prefills: the others.
+    """
+
+    def __init__(self, chunks: list[SequenceChunk]) -> None:
+        self.chunks = chunks
+        self.num_decodes = next((i for i, c in enumerate(chunks) if c.length > 1), len(chunks))
+        self.token_ids = torch.tensor([t for c in chunks for t in c.token_ids])
+        self.positions = torch.cat([torch.arange(c.start, c.end) for c in chunks])
+        self.kv_slots = torch.cat([_kv_slots(c) for c in chunks])
+        self.prefills = list(self._prefills())
+
+    def _prefills(self) -> list[PrefillChunk]:
+        row, result = self.num_decodes, []
+        for chunk in self.chunks[self.num_decodes :]:
+            table = torch.tensor(chunk.pages[: -(-chunk.end // PAGE_SIZE)])
+            result.append(PrefillChunk(slice(row, row + chunk.length), chunk.start, table, chunk.slot))
+            row += chunk.length
+        return result
+
+    @cached_property
+    def decode_table(self) -> Tensor:
+        """Page tables of the decodes, padded with page 0: [B, P]."""
+        decodes = self.chunks[: self.num_decodes]
+        width = max(-(-c.end // PAGE_SIZE) for c in decodes)
+        return torch.tensor([(c.pages + [0] * width)[:width] for c in decodes])
+
+    @cached_property
+    def decode_mask(self) -> Tensor:
+        """True where a page slot holds a token of the sequence: bool [B, 1, 1, P * 64]."""
+        lengths = torch.tensor([c.end for c in self.chunks[: self.num_decodes]])
+        slots = torch.arange(self.decode_table.shape[1] * PAGE_SIZE)
+        return (slots[None, :] < lengths[:, None])[:, None, None, :]
+
+    @cached_property
+    def decode_slots(self) -> Tensor:
+        """State slots of the decodes: [B]."""
+        return torch.tensor([c.slot for c in self.chunks[: self.num_decodes]])
+
+    @cached_property
+    def last_rows(self) -> Tensor:
+        """The row of each chunk's last token: [chunks]."""
+        return torch.tensor([c.length for c in self.chunks]).cumsum(0) - 1
+
+
+def _kv_slots(chunk: SequenceChunk) -> Tensor:
+    """page * 64 + offset of each token."""
+    positions = torch.arange(chunk.start, chunk.end)
+    return torch.tensor(chunk.pages)[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE

@@ -1,0 +1,88 @@
+"""Layers that both architectures share: embedding and head, SwiGLU, and the pieces of attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labkit.model.config import LinearScaling, Llama3Scaling, RopeConfig
+from labkit.model.forward_batch import ForwardBatch
+from labkit.ops.attention import attention_decode, attention_prefill
+from labkit.ops.linear import Linear
+from labkit.ops.paged_kv import KVPages
+from labkit.ops.rmsnorm import rmsnorm
+from labkit.ops.rope import inverse_frequencies, llama3_frequencies, rope_table
+from labkit.ops.silu_mul import silu_mul
+
+
+class RMSNorm:
+    """rmsnorm with its weight: fp32 [D], already plain (1 + w where the file stores it zero-centred)."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight, self.eps = weight, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return rmsnorm(x, self.weight, self.eps)
+
+
+class Projection:
+    """Several projections of the same input, as one matrix where their formats allow it.
+
+    parts: linear layers whose outputs, side by side, are the result [M, sum N].
+    """
+
+    def __init__(self, parts: list[Linear]) -> None:
+        self.parts = parts
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(self.parts) == 1:
+            return self.parts[0](x)
+        return torch.cat([part(x) for part in self.parts], dim=-1)
+
+
+class SwiGLU:
+    """The MLP: down(silu(gate x) * (up x))."""
+
+    def __init__(self, gate_up: Projection, down: Projection) -> None:
+        self.gate_up, self.down = gate_up, down
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(silu_mul(self.gate_up(x)))
+
+
+class Embedding:
+    """Token embeddings: a table [V, D], read in the model dtype."""
+
+    def __init__(self, table: Tensor, dtype: torch.dtype) -> None:
+        self.table, self.dtype = table, dtype
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        return F.embedding(token_ids, self.table).to(self.dtype)
+
+
+class Rope:
+    """Rotary tables for the positions of a step."""
+
+    def __init__(self, config: RopeConfig) -> None:
+        freqs = inverse_frequencies(config.theta, config.rotary_dim)
+        match config.scaling:
+            case LinearScaling(factor):
+                freqs = freqs / factor
+            case Llama3Scaling(factor, low, high, original):
+                freqs = llama3_frequencies(freqs, factor, low, high, original)
+        self.freqs = freqs
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return rope_table(self.freqs, positions)
+
+
+def paged_attention(q: Tensor, k: Tensor, v: Tensor, pages: KVPages, batch: ForwardBatch) -> Tensor:
+    """Write k, v [T, kv_heads, D] into the pages, then attend with q [T, heads, D]; returns [T, heads, D]."""
+    pages.write(k, v, batch.kv_slots)
+    decodes = batch.num_decodes
+    outputs = []
+    if decodes:
+        outputs.append(attention_decode(q[:decodes], pages, batch.decode_table, batch.decode_mask))
+    outputs += [attention_prefill(q[chunk.rows], pages, chunk.table, chunk.start) for chunk in batch.prefills]
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]

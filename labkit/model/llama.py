@@ -1,0 +1,71 @@
+"""The Llama architecture (Touvron et al. 2023, arXiv:2302.13971), which SmolLM2 shares.
+
+A layer: x += attention(norm(x)); x += mlp(norm(x)).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from labkit.model.cache import ModelCache
+from labkit.model.config import LlamaConfig
+from labkit.model.forward_batch import ForwardBatch
+from labkit.model.layers import Embedding, Projection, RMSNorm, Rope, SwiGLU, paged_attention
+from labkit.model.weights import WeightSource
+from labkit.ops.paged_kv import KVPages
+from labkit.ops.rope import apply_rope
+
+
+class LlamaAttention:
+    """Grouped-query attention with RoPE on the whole head."""
+
+    def __init__(self, source: WeightSource, name: str, config: LlamaConfig) -> None:
+        self.qkv = source.projection(*(f"{name}.{p}_proj" for p in "qkv"))
+        self.out = source.projection(f"{name}.o_proj")
+        self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+
+    def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
+        qkv = self.qkv(x).view(x.shape[0], -1, self.dim)
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        attended = paged_attention(apply_rope(q, *rope), apply_rope(k, *rope), v, pages, batch)
+        return self.out(attended.flatten(1))
+
+
+class LlamaLayer:
+    """One decoder layer."""
+
+    def __init__(self, source: WeightSource, name: str, config: LlamaConfig) -> None:
+        self.input_norm = source.norm(f"{name}.input_layernorm")
+        self.attention = LlamaAttention(source, f"{name}.self_attn", config)
+        self.post_norm = source.norm(f"{name}.post_attention_layernorm")
+        self.mlp = source.swiglu(f"{name}.mlp")
+
+    def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
+        x = x + self.attention(self.input_norm(x), rope, pages, batch)
+        return x + self.mlp(self.post_norm(x))
+
+
+class Llama:
+    """Token ids -> hidden states after the final norm; ``head`` turns rows of them into logits."""
+
+    embed: Embedding
+    norm: RMSNorm
+    head: Projection
+    mlp: SwiGLU
+
+    def __init__(self, source: WeightSource, config: LlamaConfig) -> None:
+        self.config = config
+        self.embed = source.embedding()
+        self.rope = Rope(config.rope)
+        self.layers = [LlamaLayer(source, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)]
+        self.norm = source.norm("model.norm")
+        self.head = source.head()
+
+    def __call__(self, batch: ForwardBatch, cache: ModelCache) -> Tensor:
+        """Hidden states [T, hidden] in the model dtype; the caches are updated in place."""
+        x = self.embed(batch.token_ids)
+        rope = self.rope(batch.positions)
+        for layer, pages in zip(self.layers, cache, strict=True):
+            assert isinstance(pages, KVPages)
+            x = layer(x, rope, pages, batch)
+        return self.norm(x)

@@ -1,0 +1,141 @@
+"""Dense Qwen3.5 (also 3.6 and 3.8, which share its geometry): Gated DeltaNet and gated attention, 3 to 1.
+
+A layer: x += mixer(norm(x)); x += mlp(norm(x)). The norms are zero-centred in the file (1 + w), except the
+output norm of Gated DeltaNet, which uses its weight as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labkit.model.cache import GdnState, ModelCache
+from labkit.model.config import FULL_ATTENTION, Qwen35Config
+from labkit.model.forward_batch import ForwardBatch, PrefillChunk
+from labkit.model.layers import Rope, paged_attention
+from labkit.model.weights import WeightSource
+from labkit.ops import gdn
+from labkit.ops.paged_kv import KVPages
+from labkit.ops.rmsnorm import gated_rmsnorm
+from labkit.ops.rope import apply_rope
+
+
+class GatedAttention:
+    """Full attention with per-head q/k norms, RoPE on the first dimensions of a head, and a sigmoid output gate.
+
+    q_proj's rows come per head as [query | gate], not as two halves of the whole.
+    """
+
+    def __init__(self, source: WeightSource, name: str, config: Qwen35Config) -> None:
+        self.qkv = source.projection(*(f"{name}.{p}_proj" for p in "qkv"))
+        self.q_norm = source.norm(f"{name}.q_norm", zero_centered=True)
+        self.k_norm = source.norm(f"{name}.k_norm", zero_centered=True)
+        self.out = source.projection(f"{name}.o_proj")
+        self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+
+    def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
+        tokens = x.shape[0]
+        heads = self.qkv(x).view(tokens, -1, self.dim)
+        q_gate, k, v = heads.split((2 * self.heads, self.kv_heads, self.kv_heads), dim=1)
+        q, gate = q_gate.reshape(tokens, self.heads, 2, self.dim).unbind(2)
+        q, k = apply_rope(self.q_norm(q), *rope), apply_rope(self.k_norm(k), *rope)
+        attended = paged_attention(q, k, v, pages, batch)
+        return self.out((attended * gate.sigmoid()).flatten(1))
+
+
+class GatedDeltaNet:
+    """Linear attention with a fixed-size state: projections, causal convolution, gated delta rule, gated norm."""
+
+    def __init__(self, source: WeightSource, name: str, config: Qwen35Config) -> None:
+        self.config = config
+        self.qkvz = source.projection(f"{name}.in_proj_qkv", f"{name}.in_proj_z")
+        self.ba = source.projection(f"{name}.in_proj_b", f"{name}.in_proj_a")
+        self.conv_weight = source.vector(f"{name}.conv1d.weight").flatten(1)
+        self.a_log, self.dt_bias = source.vector(f"{name}.A_log"), source.vector(f"{name}.dt_bias")
+        self.norm_weight = source.vector(f"{name}.norm.weight")
+        self.out = source.projection(f"{name}.out_proj")
+
+    def __call__(self, x: Tensor, state: GdnState, batch: ForwardBatch) -> Tensor:
+        u, z = self.qkvz(x).split((self.config.conv_dim, self.config.value_dim), dim=1)
+        b, a = self.ba(x).chunk(2, dim=1)
+        g, beta = gdn.gates(a, b, self.a_log, self.dt_bias)
+        decodes = batch.num_decodes
+        outputs = []
+        if decodes:
+            outputs.append(self._decode(u[:decodes], g[:decodes], beta[:decodes], state, batch.decode_slots))
+        for chunk in batch.prefills:
+            outputs.append(self._prefill(u[chunk.rows], g[chunk.rows], beta[chunk.rows], state, chunk))
+        z = z.view(x.shape[0], -1, self.config.linear_value_head_dim)
+        normed = gated_rmsnorm(torch.cat(outputs), z, self.norm_weight, self.config.rms_norm_eps)
+        return self.out(normed.flatten(1))
+
+    def _decode(self, u: Tensor, g: Tensor, beta: Tensor, state: GdnState, slots: Tensor) -> Tensor:
+        conv, state.conv[slots] = gdn.causal_conv_step(u, state.conv[slots], self.conv_weight)
+        out, state.ssm[slots] = gdn.gdn_decode(*self._heads(conv), g, beta, state.ssm[slots])
+        return out
+
+    def _prefill(self, u: Tensor, g: Tensor, beta: Tensor, state: GdnState, chunk: PrefillChunk) -> Tensor:
+        slot = chunk.slot
+        conv, state.conv[slot] = gdn.causal_conv(u, state.conv[slot], self.conv_weight)
+        out, state.ssm[slot] = gdn.gdn_prefill(*self._heads(conv), g, beta, state.ssm[slot], chunk.start)
+        return out
+
+    def _heads(self, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        config = self.config
+        return gdn.split_heads(
+            conv, config.linear_num_key_heads, config.linear_num_value_heads, config.linear_key_head_dim
+        )
+
+
+class Qwen35Layer:
+    """One decoder layer; its mixer is gated attention or Gated DeltaNet."""
+
+    def __init__(self, source: WeightSource, name: str, config: Qwen35Config, kind: str) -> None:
+        self.input_norm = source.norm(f"{name}.input_layernorm", zero_centered=True)
+        self.attention = GatedAttention(source, f"{name}.self_attn", config) if kind == FULL_ATTENTION else None
+        self.gdn = None if self.attention else GatedDeltaNet(source, f"{name}.linear_attn", config)
+        self.post_norm = source.norm(f"{name}.post_attention_layernorm", zero_centered=True)
+        self.mlp = source.swiglu(f"{name}.mlp")
+
+    def __call__(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVPages | GdnState, batch: ForwardBatch
+    ) -> Tensor:
+        x = x + self._mix(self.input_norm(x), rope, cache, batch)
+        return x + self.mlp(self.post_norm(x))
+
+    def _mix(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVPages | GdnState, batch: ForwardBatch) -> Tensor:
+        if self.attention is not None:
+            assert isinstance(cache, KVPages)
+            return self.attention(x, rope, cache, batch)
+        assert self.gdn is not None and isinstance(cache, GdnState)
+        return self.gdn(x, cache, batch)
+
+
+class Qwen35:
+    """Token ids -> hidden states after the final norm; ``head`` turns rows of them into logits."""
+
+    def __init__(self, source: WeightSource, config: Qwen35Config) -> None:
+        self.config = config
+        self.embed = source.embedding()
+        self.rope = Rope(config.rope)
+        self.layers = [
+            Qwen35Layer(source, f"model.layers.{i}", config, kind) for i, kind in enumerate(config.layer_types)
+        ]
+        self.norm = source.norm("model.norm", zero_centered=True)
+        self.head = source.head()
+
+    def __call__(self, batch: ForwardBatch, cache: ModelCache) -> Tensor:
+        """Hidden states [T, hidden] in the model dtype; caches and states are updated in place."""
+        self._start_states(batch, cache)
+        x = self.embed(batch.token_ids)
+        rope = self.rope(batch.positions)
+        for layer, entry in zip(self.layers, cache, strict=True):
+            x = layer(x, rope, entry, batch)
+        return self.norm(x)
+
+    def _start_states(self, batch: ForwardBatch, cache: ModelCache) -> None:
+        """A sequence that starts at position 0 finds an empty state, whoever held its slot before."""
+        slots = torch.tensor([chunk.slot for chunk in batch.chunks if chunk.start == 0], dtype=torch.long)
+        for entry in cache:
+            if isinstance(entry, GdnState) and len(slots):
+                entry.clear(slots)

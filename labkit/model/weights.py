@@ -1,0 +1,116 @@
+"""From a checkpoint's tensors to the layers of a model: one method for each kind of thing a layer is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from labkit.errors import CheckpointError
+from labkit.model.checkpoint.base import Checkpoint
+from labkit.model.checkpoint.ranges import to_half_checked
+from labkit.model.checkpoint.tied import EMBEDDING, head_is_tied
+from labkit.model.config import ModelConfig
+from labkit.model.layers import Embedding, Projection, RMSNorm, SwiGLU
+from labkit.ops.linear import DenseLinear, Linear, Workspace, make_linear
+from labkit.quant.int4 import Int4Weight
+
+Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
+
+
+class WeightSource:
+    """Reads weights in the precision that the model will compute with.
+
+    dtype: of the activations. Under float32 everything stays exact; otherwise dense matrices become fp16, unless
+    that would lose range, and norms and other vectors stay fp32.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, progress: Progress | None = None
+    ) -> None:
+        self.checkpoint, self.config, self.dtype = checkpoint, config, dtype
+        self.workspace = Workspace()
+        self.linears: dict[str, Linear] = {}
+        self._progress = progress
+        self._table: Tensor | None = None
+
+    def vector(self, name: str) -> Tensor:
+        """A small tensor (norm weight, decay, bias, convolution) in fp32."""
+        tensor = self.checkpoint.tensor(name).float()
+        self._report_progress()
+        return tensor
+
+    def norm(self, name: str, *, zero_centered: bool = False) -> RMSNorm:
+        """The RMSNorm whose weight is ``name.weight``; zero-centred weights get their 1 here."""
+        weight = self.vector(f"{name}.weight")
+        return RMSNorm(weight + 1 if zero_centered else weight, self.config.rms_norm_eps)
+
+    def projection(self, *modules: str) -> Projection:
+        """Modules that read the same input, side by side; neighbours of one format become one matrix."""
+        weights = [self._linear_weight(module) for module in modules]
+        parts: list[tuple[list[str], Tensor | Int4Weight]] = []
+        for module, weight in zip(modules, weights, strict=True):
+            joined = _join(parts[-1][1], weight) if parts else None
+            if joined is None:
+                parts.append(([module], weight))
+            else:
+                parts[-1] = ([*parts[-1][0], module], joined)
+        return Projection([self._make(" + ".join(names), weight) for names, weight in parts])
+
+    def swiglu(self, name: str) -> SwiGLU:
+        """The MLP ``name`` with its gate, up and down projections."""
+        return SwiGLU(self.projection(f"{name}.gate_proj", f"{name}.up_proj"), self.projection(f"{name}.down_proj"))
+
+    def embedding(self) -> Embedding:
+        """The token embedding."""
+        return Embedding(self._embedding_table(), self.dtype)
+
+    def head(self) -> Projection:
+        """The output head: its own matrix, or the embedding's where the two are tied."""
+        if not head_is_tied(self.checkpoint):
+            return self.projection("lm_head")
+        table = self._embedding_table()
+        tied = DenseLinear(table) if self.dtype == torch.float32 else make_linear(table, self.dtype, self.workspace)
+        self.linears["lm_head (tied to the embedding)"] = tied
+        return Projection([tied])
+
+    def _embedding_table(self) -> Tensor:
+        if self._table is None:
+            self._table = self._dense(EMBEDDING, self.checkpoint.tensor(EMBEDDING))
+            self._expect(EMBEDDING, self._table.shape, (self.config.vocab_size, self.config.hidden_size))
+        return self._table
+
+    def _linear_weight(self, module: str) -> Tensor | Int4Weight:
+        weight = self.checkpoint.linear(module)
+        self._report_progress()
+        return weight if isinstance(weight, Int4Weight) else self._dense(f"{module}.weight", weight)
+
+    def _dense(self, name: str, weight: Tensor) -> Tensor:
+        if self.dtype == torch.float32:
+            return weight.float()
+        return to_half_checked(name, weight, self.checkpoint.report)
+
+    def _make(self, name: str, weight: Tensor | Int4Weight) -> Linear:
+        self.linears[name] = make_linear(weight, self.dtype, self.workspace)
+        return self.linears[name]
+
+    def _expect(self, name: str, shape: torch.Size, expected: tuple[int, ...]) -> None:
+        if tuple(shape) != expected:
+            raise CheckpointError(
+                f"{name} has shape {list(shape)}; config.json asks for {list(expected)}.",
+                cure="Check that config.json belongs to these weights.",
+            )
+
+    def _report_progress(self) -> None:
+        if self._progress:
+            self._progress(self.checkpoint.bytes_read, self.checkpoint.total_bytes)
+
+
+def _join(a: Tensor | Int4Weight, b: Tensor | Int4Weight) -> Tensor | Int4Weight | None:
+    """Both as one matrix, or None if their formats differ."""
+    if isinstance(a, Int4Weight) and isinstance(b, Int4Weight):
+        return Int4Weight.cat([a, b]) if Int4Weight.can_cat([a, b]) else None
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.cat([a, b]) if a.dtype == b.dtype and a.shape[1] == b.shape[1] else None
+    return None

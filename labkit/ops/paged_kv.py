@@ -1,0 +1,73 @@
+"""Paged keys and values (PagedAttention, Kwon et al. 2023, arXiv:2309.06180), and writing into them.
+
+A page holds 64 tokens of one sequence, for every KV head: [pages, kv_heads, 64, head_dim] for K and for V.
+Page 0 is never handed out: padding entries of a page table point to it, and it stays zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.ops.layout import PAGE_SIZE
+from labkit.quant.kv import dequantize_int8, quantize_int8
+
+
+@dataclass
+class KVPages:
+    """The pages of one attention layer.
+
+    k, v: [pages, kv_heads, 64, head_dim] in the model dtype or int8;
+    k_scale, v_scale: fp16 [pages, kv_heads, 64] for int8, else None.
+    """
+
+    k: Tensor
+    v: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+
+    @classmethod
+    def zeros(cls, num_pages: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVPages:
+        """An empty pool; its memory is only touched where pages are used."""
+        shape = (num_pages, kv_heads, PAGE_SIZE, head_dim)
+        k, v = _lazy_zeros(shape, dtype), _lazy_zeros(shape, dtype)
+        if dtype != torch.int8:
+            return cls(k, v)
+        return cls(k, v, *(_lazy_zeros(shape[:-1], torch.float16) for _ in range(2)))
+
+    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Store k, v [T, kv_heads, head_dim] at ``slots`` [T] (page * 64 + offset), quantizing where pages are int8.
+
+        A page whose first slot is written is cleared first: what an earlier owner left in it (a NaN, say)
+        must not reach masked positions, since 0 * NaN is NaN.
+        """
+        page, offset = slots // PAGE_SIZE, slots % PAGE_SIZE
+        fresh = page[offset == 0]
+        for values, scales, new in ((self.k, self.k_scale, k), (self.v, self.v_scale, v)):
+            values[fresh] = 0
+            if scales is None:
+                values[page, :, offset] = new.to(values.dtype)
+            else:
+                q, scale = quantize_int8(new)
+                scales[fresh] = 0
+                values[page, :, offset], scales[page, :, offset] = q, scale
+
+    def gather(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Read whole pages: table [..., P] -> K and V as stored, fp32 [..., kv_heads, P * 64, head_dim]."""
+        return _gather(self.k, self.k_scale, table), _gather(self.v, self.v_scale, table)
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that the system hands out page by page on first use; torch.zeros would write all of them at once."""
+    size = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
+
+
+def _gather(values: Tensor, scales: Tensor | None, table: Tensor) -> Tensor:
+    pages = values[table]
+    pages = pages.float() if scales is None else dequantize_int8(pages, scales[table])
+    return pages.transpose(-4, -3).flatten(-3, -2)

@@ -1,0 +1,251 @@
+"""The doctor, on machines that are only described: every gap has its cure, and a machine without a GPU is no gap."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from labkit.lab.doctor import ESSENTIAL, Report, diagnose
+from labkit.lab.doctor_checks import Status, check_widgets
+from labkit.lab.doctor_facts import EXTRAS, Facts, Gpu, gather, parse_gpus
+
+V100 = Gpu("Tesla V100-SXM2-16GB", (7, 0), 16 * 2**30, "570.86.10")
+H200 = Gpu("NVIDIA H200", (9, 0), 141 * 2**30, "580.65.06")
+PASCAL = Gpu("Tesla P100", (6, 0), 16 * 2**30, "570.86.10")
+EVERYTHING = {name: "1.0" for names in EXTRAS.values() for name in names}
+
+LAPTOP = Facts(
+    python=(3, 11, 7),
+    python_prefix="/home/me/lab/.venv",
+    system="Linux x86_64",
+    torch_version="2.13.0+cpu",
+    torch_cuda=None,
+    torch_archs=(),
+    torch_threads=2,
+    cpu_capability="AVX2",
+    cores=2,
+    memory_total=16 * 2**30,
+    memory_available=8 * 2**30,
+    gpus=(),
+    packages=EVERYTHING,
+    tiny_present=True,
+    smollm2_cached=True,
+    labextensions=frozenset({"ipywidgets", "anywidget"}),
+    server_prefix=None,
+)
+V100_BOX = replace(
+    LAPTOP,
+    torch_version="2.10.0+cu128",
+    torch_cuda="12.8",
+    torch_archs=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
+    gpus=(V100, V100),
+    packages={**EVERYTHING, "cupy-cuda12x": "14.2.0", "nvidia-cuda-nvrtc-cu12": "12.8.93"},
+)
+
+
+def with_packages(facts: Facts, **packages: str | None) -> Facts:
+    """The same machine with packages added, or (None) taken away."""
+    changed = {**facts.packages, **{name.replace("_", "-"): version for name, version in packages.items()}}
+    return replace(facts, packages={name: version for name, version in changed.items() if version is not None})
+
+
+@pytest.mark.parametrize("facts", [LAPTOP, V100_BOX], ids=["laptop", "v100"])
+def test_a_complete_machine_has_no_gap(facts: Facts) -> None:
+    report = diagnose(facts)
+    assert report.ok_to_learn
+    assert report.gaps == ()
+    assert report.verdict == "Ready."
+
+
+GAPS: dict[str, tuple[Facts, str, Status, str]] = {
+    "old python": (replace(LAPTOP, python=(3, 10, 12)), "python", Status.FAIL, "3.11"),
+    "no torch": (replace(LAPTOP, torch_version=None), "torch", Status.FAIL, "torch>=2.10"),
+    "torch without sm_70 on a V100": (
+        replace(V100_BOX, torch_version="2.13.0", torch_cuda="13.0", torch_archs=("sm_75", "sm_80", "sm_90")),
+        "torch",
+        Status.FAIL,
+        "torch 2.10.0",
+    ),
+    "CPU build on a V100": (replace(V100_BOX, torch_cuda=None, torch_archs=()), "torch", Status.WARN, "torch 2.10.0"),
+    "CPU build on another GPU": (replace(LAPTOP, gpus=(H200,)), "torch", Status.WARN, "CUDA build"),
+    "torch sees no GPU": (replace(V100_BOX, torch_archs=()), "torch", Status.FAIL, "driver"),
+    "no AVX2": (replace(LAPTOP, cpu_capability="DEFAULT"), "cpu", Status.WARN, "AVX2"),
+    "little memory": (replace(LAPTOP, memory_available=2**30), "memory", Status.WARN, "1 GiB"),
+    "GPU too old": (replace(LAPTOP, gpus=(PASCAL,)), "gpu", Status.WARN, "7.0"),
+    "no cupy beside a GPU": (with_packages(V100_BOX, cupy_cuda12x=None), "cupy", Status.WARN, "labkit-v100[gpu]"),
+    "cupy for CUDA 13 on a V100": (
+        with_packages(V100_BOX, cupy_cuda12x=None, cupy_cuda13x="14.2.0"),
+        "cupy",
+        Status.FAIL,
+        "uninstall -y cupy-cuda13x",
+    ),
+    "cupy for CUDA 13 elsewhere": (with_packages(LAPTOP, cupy_cuda13x="14.2.0"), "cupy", Status.WARN, "cupy-cuda13x"),
+    "cupy built from source on a V100": (
+        with_packages(V100_BOX, cupy_cuda12x=None, cupy="13.0.0"),
+        "cupy",
+        Status.FAIL,
+        "uninstall -y cupy",
+    ),
+    "two cupy wheels": (
+        with_packages(V100_BOX, cupy_cuda13x="14.2.0"),
+        "cupy",
+        Status.FAIL,
+        "uninstall -y cupy-cuda12x cupy-cuda13x",
+    ),
+    "no NVRTC beside a GPU": (
+        with_packages(V100_BOX, nvidia_cuda_nvrtc_cu12=None),
+        "nvrtc",
+        Status.WARN,
+        "nvidia-cuda-nvrtc-cu12",
+    ),
+    "NVRTC 13 only": (with_packages(LAPTOP, nvidia_cuda_nvrtc="13.0.88"), "nvrtc", Status.WARN, "nvrtc-cu12>=12.4"),
+    "torch executor without torch": (replace(LAPTOP, torch_version=None), "executor torch", Status.FAIL, "torch"),
+    "labkit-tiny missing": (replace(LAPTOP, tiny_present=False), "model labkit-tiny", Status.FAIL, "again"),
+    "kernel of another environment": (
+        replace(LAPTOP, server_prefix="/usr"),
+        "widgets",
+        Status.WARN,
+        "make lab",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "name", "status", "cure"), GAPS.values(), ids=GAPS.keys())
+def test_each_gap_is_found_and_has_its_cure(facts: Facts, name: str, status: Status, cure: str) -> None:
+    report = diagnose(facts)
+    assert report[name].status is status
+    assert cure in report[name].cure
+    assert report[name] in report.gaps
+    assert report.ok_to_learn == (status is not Status.FAIL or name not in ESSENTIAL)
+
+
+INFORMATION: dict[str, tuple[Facts, str, str]] = {
+    "no GPU": (LAPTOP, "gpu", ""),
+    "no cupy": (LAPTOP, "cupy", "labkit-v100[gpu]"),
+    "no NVRTC": (LAPTOP, "nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "no server": (with_packages(LAPTOP, fastapi=None), "extra serve", "labkit-v100[serve]"),
+    "no notebooks": (with_packages(LAPTOP, plotly=None), "extra notebooks", "labkit-v100[notebooks]"),
+    "no smollm2": (replace(LAPTOP, smollm2_cached=False), "model smollm2", "labkit demo"),
+    "no widget front end": (replace(LAPTOP, labextensions=frozenset()), "widgets", "labkit-v100[notebooks]"),
+}
+
+
+@pytest.mark.parametrize(("facts", "name", "cure"), INFORMATION.values(), ids=INFORMATION.keys())
+def test_what_is_merely_absent_is_information(facts: Facts, name: str, cure: str) -> None:
+    report = diagnose(facts)
+    assert report[name].status is Status.INFO
+    assert cure in report[name].cure
+    assert report.gaps == ()
+
+
+@pytest.mark.parametrize("facts", [LAPTOP, V100_BOX, *(gap[0] for gap in GAPS.values())])
+def test_no_gap_without_a_cure(facts: Facts) -> None:
+    for check in diagnose(facts).checks:
+        assert check.detail
+        assert bool(check.cure) or check.status in (Status.OK, Status.INFO)
+
+
+@pytest.mark.parametrize(
+    ("archs", "gpu", "runs"),
+    [
+        (("sm_70",), V100, True),
+        (("sm_75", "compute_75"), V100, False),
+        (("sm_80", "compute_80"), H200, True),
+        (("sm_80",), H200, False),
+        (("sm_90a",), H200, True),
+        (("sm_80",), Gpu("RTX 3090", (8, 6), 24 * 2**30, "570"), True),
+        (("sm_100f", "sm_120"), H200, False),
+    ],
+)
+def test_torch_runs_on(archs: tuple[str, ...], gpu: Gpu, runs: bool) -> None:
+    report = diagnose(replace(V100_BOX, torch_archs=archs, gpus=(gpu,)))
+    assert (report["torch"].status is Status.OK) == runs
+
+
+def test_a_newer_gpu_is_said_not_to_be_a_v100() -> None:
+    report = diagnose(replace(V100_BOX, gpus=(H200,)))
+    assert report["gpu"].status is Status.OK
+    assert "not a V100" in report["gpu"].detail
+
+
+def test_executors_say_where_operations_run() -> None:
+    report = diagnose(LAPTOP)
+    for name in ("cuda", "sim"):
+        assert "every operation runs in torch" in report[f"executor {name}"].detail
+
+
+def test_widgets_of_a_kernel_whose_server_fits() -> None:
+    check = check_widgets(replace(LAPTOP, server_prefix=LAPTOP.python_prefix))
+    assert check.status is Status.OK
+    assert "server" in check.detail
+
+
+def test_parse_gpus() -> None:
+    lines = "Tesla V100-SXM2-16GB, 7.0, 16384, 570.86.10\nNVIDIA H200, 9.0, 143771, 580.65.06\n"
+    assert [(gpu.name, gpu.capability) for gpu in parse_gpus(lines)] == [(V100.name, (7, 0)), ("NVIDIA H200", (9, 0))]
+    assert parse_gpus(lines)[0].memory == 16 * 2**30
+    assert parse_gpus("") == ()
+    assert parse_gpus("NVIDIA-SMI has failed because it couldn't reach the driver, sorry, no, really\n") == ()
+    assert parse_gpus("Some GPU, [N/A], 1024, 570\n") == ()
+
+
+def test_nvidia_smi_is_asked_and_may_fail(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
+    for script, expected in (("echo 'Tesla V100, 7.0, 16384, 570'", 1), ("echo broken; exit 9", 0)):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        assert len(gather().gpus) == expected
+
+
+def test_this_machine() -> None:
+    report = diagnose()
+    assert report.ok_to_learn, str(report)
+    assert report["python"].detail.startswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
+    assert report["model labkit-tiny"].status is Status.OK
+
+
+@pytest.mark.parametrize("missing", [("torch",), ("cupy", "fastapi", "ipywidgets", "plotly", "pandas", "jupyterlab")])
+def test_works_with_packages_missing(missing: tuple[str, ...]) -> None:
+    """In a fresh interpreter in which they cannot be imported, and cupy is never tried."""
+    code = (
+        "import sys\n"
+        f"for name in {missing!r}: sys.modules[name] = None\n"
+        "from labkit.lab.doctor import diagnose\n"
+        "report = diagnose()\n"
+        "assert sys.modules.get('cupy') is None\n"
+        "print(report.ok_to_learn)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == [str("torch" not in missing)], done.stderr
+
+
+def test_report_in_every_form() -> None:
+    report = diagnose(with_packages(replace(V100_BOX, python_prefix="/<env>", server_prefix="/usr"), cupy_cuda13x="14"))
+    names = [check.name for check in report.checks]
+    assert len(set(names)) == len(names)
+    document = json.loads(json.dumps(report.to_dict()))
+    assert [check["name"] for check in document["checks"]] == names
+    assert document["checks"][names.index("cupy")]["status"] == "fail"
+    console = Console(width=200, record=True, quiet=False, file=sys.stderr)
+    report.render(console)
+    assert "labkit-v100[gpu]" in console.export_text()  # the brackets are no markup
+    bundle = report._repr_mimebundle_()
+    assert "/&lt;env&gt;" in bundle["text/html"]
+    assert "<env>" not in bundle["text/html"]
+    assert all(check.name in bundle["text/plain"] for check in report.checks)
+    assert report.gaps[0].status is Status.FAIL
+    assert "2 gap(s)" in report.verdict
+
+
+def test_verdict_of_a_machine_that_cannot() -> None:
+    report = diagnose(replace(LAPTOP, torch_version=None))
+    assert isinstance(report, Report)
+    assert "cannot" in report.verdict

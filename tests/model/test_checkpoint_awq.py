@@ -1,0 +1,167 @@
+"""AutoAWQ checkpoints: per-module decision, slices, and triplets that do not agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.packers import (
+    awq_config,
+    awq_triplet,
+    dequantize_rows,
+    quantize_rows,
+    write_awq_checkpoint,
+    write_safetensors,
+)
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from labkit.errors import CheckpointError, LabkitError, UnsupportedModelError
+from labkit.model.checkpoint import Checkpoint, open_checkpoint
+from labkit.quant.int4 import Int4Weight
+
+MODULE = "model.layers.0.mlp.up_proj"
+ROWS, COLS, GROUP = 48, 256, 64
+
+
+def write(directory: Path, changes: dict[str, torch.Tensor | None], config: dict[str, Any]) -> Checkpoint:
+    """One quantized module, some of its tensors replaced or (None) left out."""
+    fields = awq_triplet(*quantize_rows(torch.randn(ROWS, COLS), GROUP))
+    state = {f"{MODULE}.{field}": tensor for field, tensor in fields.items()}
+    state |= {f"{MODULE}.{field}": tensor for field, tensor in changes.items() if tensor is not None}
+    for field in [field for field, tensor in changes.items() if tensor is None]:
+        del state[f"{MODULE}.{field}"]
+    write_safetensors(directory, state, config)
+    return open_checkpoint(directory)
+
+
+def plain_config(**changes: Any) -> dict[str, Any]:
+    return {"quantization_config": awq_config(GROUP, **changes)}
+
+
+def refused(checkpoint: Checkpoint, saying: str, kind: type[LabkitError] = CheckpointError) -> None:
+    with pytest.raises(kind, match=saying) as caught:
+        checkpoint.linear(MODULE)
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize("prefix", ["model.", "model.language_model."])
+def test_a_whole_model_mixed_by_module(tmp_path: Path, group_size: int, prefix: str) -> None:
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=256, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    expected = write_awq_checkpoint(tmp_path, model, group_size=group_size, skip=("layers.1.self_attn",), prefix=prefix)
+    checkpoint = open_checkpoint(tmp_path)
+    kinds = {}
+    for name, dense in expected.items():
+        module = name.removesuffix(".weight")
+        if dense.ndim == 2 and "embed" not in name:
+            weight = checkpoint.linear(module)
+            kinds[module] = type(weight)
+            assert torch.equal(weight.dequantize() if isinstance(weight, Int4Weight) else weight, dense)
+        else:
+            assert torch.equal(checkpoint.tensor(name), dense)
+    assert kinds["model.layers.0.self_attn.q_proj"] is kinds["model.layers.1.mlp.up_proj"] is Int4Weight
+    assert kinds["model.layers.1.self_attn.q_proj"] is kinds["lm_head"] is torch.Tensor
+    assert not checkpoint.unused() and not checkpoint.report.notes
+
+
+@pytest.mark.parametrize("rows", [None, slice(0, 8), slice(16, 40), slice(3, 21), slice(47, 48)])
+@pytest.mark.parametrize("cols", [None, slice(64, 192), slice(192, 256)])
+def test_slices(tmp_path: Path, rows: slice | None, cols: slice | None) -> None:
+    whole = write(tmp_path, {}, plain_config()).linear(MODULE)
+    checkpoint = open_checkpoint(tmp_path)
+    part = checkpoint.linear(MODULE, rows=rows, cols=cols)
+    assert isinstance(whole, Int4Weight) and isinstance(part, Int4Weight)
+    assert torch.equal(part.dequantize(), whole.dequantize()[rows or slice(None), cols or slice(None)])
+    if rows is not None:
+        assert checkpoint.bytes_read < checkpoint.total_bytes
+
+
+def test_slices_that_cut_a_group(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, {}, plain_config())
+    with pytest.raises(CheckpointError, match="cut a quantization group of 64"):
+        checkpoint.linear(MODULE, cols=slice(0, 96))
+
+
+def test_one_group_per_row(tmp_path: Path) -> None:
+    parts = quantize_rows(torch.randn(8, 64), 64)
+    config = {"text_config": {"quantization_config": awq_config(-1)}}
+    write_safetensors(tmp_path, {f"{MODULE}.{k}": v for k, v in awq_triplet(*parts).items()}, config)
+    weight = open_checkpoint(tmp_path).linear(MODULE)
+    assert isinstance(weight, Int4Weight) and torch.equal(weight.dequantize(), dequantize_rows(*parts))
+
+
+@pytest.mark.parametrize("field", ["qweight", "qzeros", "scales"])
+def test_incomplete_triplets(tmp_path: Path, field: str) -> None:
+    refused(write(tmp_path, {field: None}, plain_config()), rf"no tensor {MODULE}\.{field}")
+
+
+INTS, HALVES = torch.int32, torch.float16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qweight": torch.zeros(COLS, ROWS // 8 + 1, dtype=INTS)},
+        {"qweight": torch.zeros(COLS + 64, ROWS // 8, dtype=INTS)},
+        {"qweight": torch.zeros(COLS, dtype=INTS)},
+        {"qzeros": torch.zeros(COLS // GROUP + 1, ROWS // 8, dtype=INTS)},
+        {"qzeros": torch.zeros(COLS // GROUP, ROWS // 8 - 1, dtype=INTS)},
+        {"scales": torch.ones(COLS // GROUP, ROWS - 8, dtype=HALVES)},
+        {"scales": torch.ones(COLS // GROUP * 2, ROWS, dtype=HALVES)},
+        {"scales": torch.ones(ROWS, dtype=HALVES)},
+        {"scales": torch.ones(0, ROWS, dtype=HALVES)},
+    ],
+)
+def test_shapes_that_disagree(tmp_path: Path, changes: dict[str, torch.Tensor | None]) -> None:
+    refused(write(tmp_path, changes, plain_config()), f"{MODULE} has shapes that do not belong together")
+
+
+def test_group_size_of_another_revision(tmp_path: Path) -> None:
+    refused(write(tmp_path, {}, {"quantization_config": awq_config(32)}), "group size 32")
+
+
+def test_a_module_in_two_formats(tmp_path: Path) -> None:
+    refused(write(tmp_path, {"weight": torch.ones(ROWS, COLS)}, plain_config()), "in two formats: weight and awq")
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (plain_config(version="gemv"), "version gemv"),
+        (plain_config(version="GEMV_FAST"), "version gemv_fast"),
+        (plain_config(bits=8), "8 bits"),
+        (plain_config(quant_method="gptq"), "method gptq"),
+        (plain_config(quant_method="auto-round"), "method auto-round"),
+        ({}, "method unknown"),
+    ],
+)
+def test_other_formats_are_named(tmp_path: Path, config: dict[str, Any], named: str) -> None:
+    refused(write(tmp_path, {}, config), named, UnsupportedModelError)
+
+
+def test_version_in_capitals_is_the_same(tmp_path: Path) -> None:
+    assert isinstance(write(tmp_path, {}, plain_config(version="GEMM")).linear(MODULE), Int4Weight)
+
+
+def test_compressed_tensors_is_named(tmp_path: Path) -> None:
+    write_safetensors(tmp_path, {f"{MODULE}.weight_packed": torch.zeros(8, 8, dtype=INTS)}, {})
+    refused(open_checkpoint(tmp_path), "compressed-tensors", UnsupportedModelError)
+
+
+def test_packed_tensors_of_another_type(tmp_path: Path) -> None:
+    changes = {"qweight": torch.zeros(COLS, ROWS // 8, dtype=torch.int16)}
+    refused(write(tmp_path, changes, plain_config()), r"qweight has the data type I16", UnsupportedModelError)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scales_that_are_not_finite(tmp_path: Path, bad: float) -> None:
+    scales = torch.ones(COLS // GROUP, ROWS, dtype=HALVES)
+    scales[2, 5] = bad
+    refused(write(tmp_path, {"scales": scales}, plain_config()), rf"{MODULE}\.scales holds 1 values")
