@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from labkit.errors import ConfigError
 
@@ -91,9 +92,8 @@ class FitReport:
     def render(self) -> Table:
         """The budget as a rich table, one line a term."""
         verdict = "fits" if self.fits else "does not fit"
-        table = Table(
-            title=f"{self.model} ({self.weights}), {self.request.gpus} GPU(s): {verdict}", caption=self.reason
-        )
+        title = f"{self.model} ({self.weights}), {self.request.gpus} GPU(s): {verdict}"
+        table = Table(title=Text(title), caption=Text(self.reason))  # Text: a name may hold what looks like markup
         table.add_column("per GPU")
         table.add_column("", justify="right")
         for label, value in self._lines():

@@ -9,7 +9,8 @@ from typing import Any
 
 import jinja2
 
-from labkit.engine.template_sandbox import LimitError, TemplateSandbox, check_size, limited_run
+from labkit.engine.template_limits import LimitError, check_size
+from labkit.engine.template_sandbox import TemplateSandbox, limited_run
 from labkit.engine.tokenizer import Tokenizer
 from labkit.errors import LabkitError, RequestError, TemplateError
 
@@ -90,8 +91,9 @@ def _join_pieces(template: jinja2.Template, data: dict[str, Any]) -> str:
 
 def _refusal(error: Exception) -> TemplateError:
     if type(error) is jinja2.TemplateError:  # what raise_exception raises: the template speaks to the user
+        reason = str(error.message).rstrip(".")
         return TemplateError(
-            f"The chat template refuses the messages: {error.message}", cure="Change the messages as it asks."
+            f"The chat template refuses the messages: {reason}.", cure="Change the messages as it asks."
         )
     return TemplateError(f"The chat template failed: {type(error).__name__}: {error}.", cure=_OTHER_TEMPLATE)
 

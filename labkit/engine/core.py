@@ -42,7 +42,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig, progress: Progress | None = None) -> None:
         self.config = config
-        path = resolve_model(str(config.model))
+        path = resolve_model(str(config.model), progress=progress)
         model, self.checkpoint = load_model(path, config.torch_dtype, progress)
         self.model_config: ModelConfig = model.config
         self.tokenizer: Tokenizer | None = open_tokenizer(self.checkpoint)

@@ -41,7 +41,7 @@ class LLM:
             raise ConfigError(
                 f"LLM has no setting {', '.join(unknown)}.", cure="EngineConfig lists the settings."
             ) from None
-        with loading_bar(str(model)) as progress:
+        with loading_bar() as progress:
             self._engine: Engine | None = Engine(config, progress)
 
     @property
@@ -73,13 +73,16 @@ class LLM:
             raise outputs[0].error
         return outputs
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[str, None, None]:
-        """Yield the answer's text piece by piece. Leaving the loop early ends the request."""
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[str, None, RequestOutput]:
+        """Yield the answer's text piece by piece; the generator's return value is the whole RequestOutput.
+
+        Leaving the loop early ends the request.
+        """
         params = params or SamplingParams()
         if params.n != 1:
             raise ConfigError(f"n is {params.n} for a stream.", cure="Stream one answer, or use generate.")
-        engine = self.engine
-        [request] = engine.submit(self._token_ids(prompt), params)
+        engine, ids = self.engine, self._token_ids(prompt)
+        [request] = engine.submit(ids, params)
         try:
             while not request.finished:
                 yield from (u.text for u in engine.step() if u.request is request and u.text)
@@ -87,6 +90,7 @@ class LLM:
             engine.abort(request)
         if request.error:
             raise request.error
+        return RequestOutput(prompt if isinstance(prompt, str) else None, ids, [request.completion()])
 
     def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **template_settings: Any
@@ -100,7 +104,7 @@ class LLM:
 
     def stream_chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **template_settings: Any
-    ) -> Generator[str, None, None]:
+    ) -> Generator[str, None, RequestOutput]:
         """Like ``chat``, but yields the answer piece by piece."""
         return self.stream(self.chat_ids(messages, **template_settings), params)
 

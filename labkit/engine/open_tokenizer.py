@@ -8,7 +8,7 @@ from labkit.model.checkpoint import Checkpoint
 
 def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     """The checkpoint's tokenizer, or None if it comes without one. Raises TokenizerError if it is broken."""
-    if checkpoint.gguf_metadata:
+    if any(key.startswith("tokenizer.ggml.") for key in checkpoint.gguf_metadata):
         return Tokenizer.from_gguf(checkpoint.gguf_metadata)
     if checkpoint.tokenizer_files is None:
         return None

@@ -12,13 +12,13 @@ from labkit.model.weights import Progress as Callback
 
 
 @contextmanager
-def loading_bar(name: str) -> Iterator[Callback | None]:
-    """Yield a callback (bytes read, bytes in all) that draws the bar, or None where nobody would see it."""
+def loading_bar() -> Iterator[Callback | None]:
+    """Yield a callback (text, bytes so far, bytes in all) that draws the bar, or None where nobody would see it."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"loading {name}", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", total=None)
+        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)

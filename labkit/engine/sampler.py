@@ -140,11 +140,11 @@ def _choose(shaped: FloatArray, request: SampleRequest) -> int:
 
 
 def _invert_cdf(mass: FloatArray, place: float) -> int:
-    """The first id, in id order, up to which more than `place` of the mass lies."""
-    ids = np.flatnonzero(mass)
-    cumulative = mass[ids].cumsum()
-    index = np.searchsorted(cumulative, place * cumulative[-1], side="right")
-    return int(ids[min(int(index), len(ids) - 1)])  # rounding may put place * total on the total itself
+    """The first id, in id order, up to which more than `place` of the mass lies. It has mass itself."""
+    cumulative = mass.cumsum()
+    total = cumulative[-1]
+    target = min(place * total, np.nextafter(total, 0.0))  # place * total may round up to the total
+    return int(np.searchsorted(cumulative, target, side="right"))
 
 
 def _report(raw: FloatArray, token: int, count: int | None) -> tuple[float | None, tuple[tuple[int, float], ...]]:

@@ -2,16 +2,15 @@
 
 jinja2's sandbox keeps a template away from private attributes and from changing its data, but lets it loop
 for ever (nested loops, recursive macros) and grow texts without limit. So every pass through a loop or a macro
-is counted here, and what makes long values out of short ones (`+ * ~ %`, ranges, padding, replace, join) has
-its result limited. A checkpoint's template is data from the network: it must not be able to hang the engine.
+is counted here, and what makes long values out of short ones (`+ * ~ %`, padding, replace, join) is limited.
+A checkpoint's template is data from the network: it must not be able to hang the engine.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,17 +27,18 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_SIZE = 8_000_000  # characters of a text or items of a list: more than any context window holds
+from labkit.engine.template_limits import (
+    LimitError,
+    check_filter,
+    check_operator,
+    check_size,
+    check_text_method,
+    checked_result,
+    joined_length,
+)
+
 MAX_PASSES = 1_000_000  # passes through loops and macros in one rendering
 MAX_SECONDS = 10.0
-MAX_INTEGER = 2**128
-_MAX_PADDING = 10_000  # columns of center, indent, "{:>n}" and the like
-_PADDERS = frozenset({"center", "indent", "wordwrap", "truncate", "batch", "slice", "round"})
-_WIDE_FORMAT = re.compile(r"\d{5,}|%[^a-zA-Z]*\*")  # a five-digit width, or one taken from the arguments
-
-
-class LimitError(SecurityError):
-    """A template went over one of the limits above."""
 
 
 @dataclass
@@ -96,17 +96,16 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """`+ * ** %` with the size of the result foreseen, since afterwards would be too late."""
-        check_size(_result_size(operator, left, right))
-        result = super().call_binop(context, operator, left, right)
-        return _checked_result(result)
+        check_operator(operator, left, right)
+        return checked_result(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, called: Any, *args: Any, **kwargs: Any) -> Any:
         """A call in the template; methods of texts can make long results out of short ones."""
         owner = getattr(called, "__self__", None)
         if isinstance(owner, str):
             args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)  # a join can be measured
-            _check_text_method(owner, called.__name__, args, kwargs)
-        return _checked_result(super().call(context, called, *args, **kwargs))
+            check_text_method(owner, called.__name__, args, kwargs)
+        return checked_result(super().call(context, called, *args, **kwargs))
 
 
 class GenerationTag(Extension):
@@ -133,12 +132,6 @@ class _Namespace(jinja2.utils.Namespace):
         super().__setitem__(name, value)
 
 
-def check_size(size: int) -> None:
-    """Raises LimitError for a text or list beyond MAX_SIZE."""
-    if size > MAX_SIZE:
-        raise LimitError("it makes a text or list that is too long")
-
-
 def _count_passes(tree: nodes.Template) -> nodes.Template:
     """Put a call of count_pass at the head of each loop and macro, and one of concatenate for each `~`."""
     for body in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
@@ -156,64 +149,20 @@ class _ConcatCalls(jinja2.visitor.NodeTransformer):
         return _call("concatenate", node.nodes)
 
 
-def _result_size(operator: str, left: Any, right: Any) -> int:
-    if operator == "**":
-        return 0 if isinstance(right, (int, float)) and abs(right) <= 64 else MAX_SIZE + 1
-    if operator == "*":
-        return _length(left) * _count(right) + _length(right) * _count(left)
-    if operator == "%" and isinstance(left, str):
-        return MAX_SIZE + 1 if _WIDE_FORMAT.search(left) else 0
-    return _length(left) + _length(right)
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, (str, list, tuple)) else 0
-
-
-def _count(value: Any) -> int:
-    return max(value, 0) if isinstance(value, int) else 0
-
-
-def _checked_result(value: Any) -> Any:
-    check_size(_length(value))
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise LimitError("it makes a number that is too large")
-    return value
-
-
-def _check_text_method(text: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if name in ("format", "format_map") and _WIDE_FORMAT.search(text):
-        check_size(MAX_SIZE + 1)
-    if name in ("center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map"):
-        _check_padding([*args, *kwargs.values()])
-    if name == "replace" and len(args) >= 2:
-        check_size(len(text) + text.count(args[0]) * _length(args[1]))
-    if name == "join" and args and isinstance(args[0], (list, tuple)):
-        check_size(_joined_length(text, args[0]))
-
-
-def _joined_length(separator: str, items: Sequence[Any]) -> int:
-    return sum(map(_length, items)) + len(separator) * len(items)
-
-
-def _check_padding(arguments: Iterable[Any]) -> None:
-    if any(isinstance(value, int) and abs(value) > _MAX_PADDING for value in arguments):
-        raise LimitError("it pads a text too far")
-
-
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    takes_context = hasattr(function, "jinja_pass_arg")  # then the first argument is jinja2's, not the value
+
     @wraps(function)  # carries jinja2's marks of what the filter wants as its first argument
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        if name in _PADDERS:
-            _check_padding([*args[1:], *kwargs.values()])
-        return _checked_result(function(*args, **kwargs))
+        check_filter(name, args[1:] if takes_context else args, kwargs)
+        return checked_result(function(*args, **kwargs))
 
     return bounded
 
 
 def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
     arguments = (old, new, -1 if count is None else count)
-    _check_text_method(str(text), "replace", arguments, {})
+    check_text_method(str(text), "replace", arguments, {})
     return str(text).replace(*arguments)
 
 
@@ -223,7 +172,7 @@ def _join(
 ) -> str:
     items = value if attribute is None else map(make_attrgetter(environment, attribute), value)
     texts = [str(item) for item in items]
-    check_size(_joined_length(d, texts))
+    check_size(joined_length(d, texts))
     return d.join(texts)
 
 

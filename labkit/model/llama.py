@@ -60,6 +60,7 @@ class Llama:
         self.layers = [LlamaLayer(source, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)]
         self.norm = source.norm("model.norm")
         self.head = source.head()
+        self.linears = source.linears
 
     def __call__(self, batch: ForwardBatch, cache: ModelCache) -> Tensor:
         """Hidden states [T, hidden] in the model dtype; the caches are updated in place."""

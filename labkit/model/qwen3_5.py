@@ -123,6 +123,7 @@ class Qwen35:
         ]
         self.norm = source.norm("model.norm", zero_centered=True)
         self.head = source.head()
+        self.linears = source.linears
 
     def __call__(self, batch: ForwardBatch, cache: ModelCache) -> Tensor:
         """Hidden states [T, hidden] in the model dtype; caches and states are updated in place."""

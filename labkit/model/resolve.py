@@ -31,7 +31,7 @@ def resolve_model(name: str, *, cache_dir: Path | None = None, progress: Progres
     if name.startswith("random:"):
         raise ModelNotFoundError(f"{name}: random weights at full size come with a later version.", cure=KINDS)
     path = Path(name).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    if name and (path.is_dir() or (path.is_file() and path.suffix == ".gguf")):
         return path
     if HUB_NAME.fullmatch(name) and path.suffix != ".gguf" and not path.exists():
         return _from_hub(name)

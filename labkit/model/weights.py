@@ -16,7 +16,7 @@ from labkit.model.layers import Embedding, Projection, RMSNorm, SwiGLU
 from labkit.ops.linear import DenseLinear, Linear, Workspace, make_linear
 from labkit.quant.int4 import Int4Weight
 
-Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
+Progress = Callable[[str, int, int], None]  # what is going on, bytes so far, bytes in all
 
 
 class WeightSource:
@@ -104,7 +104,7 @@ class WeightSource:
 
     def _report_progress(self) -> None:
         if self._progress:
-            self._progress(self.checkpoint.bytes_read, self.checkpoint.total_bytes)
+            self._progress(f"Loading {self.checkpoint.path.name}", self.checkpoint.bytes_read, self.checkpoint.total_bytes)
 
 
 def _join(a: Tensor | Int4Weight, b: Tensor | Int4Weight) -> Tensor | Int4Weight | None:

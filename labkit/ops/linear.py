@@ -33,6 +33,10 @@ class Linear(Protocol):
     @property
     def kernel(self) -> str: ...
 
+    def bytes_read(self, rows: int) -> int:
+        """Bytes of weights that a call with ``rows`` rows has to read."""
+        ...
+
 
 class Workspace:
     """One fp32 buffer that every dequantized layer shares, as large as the largest of them."""
@@ -62,6 +66,9 @@ class DenseLinear:
     def nbytes(self) -> int:
         return self.weight.nbytes
 
+    def bytes_read(self, rows: int) -> int:
+        return self.nbytes
+
 
 class HalfLinear:
     """A dense weight packed once as fp16 for FBGEMM, multiplied with fp32 activations and fp32 sums.
@@ -79,6 +86,9 @@ class HalfLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return torch.ops.quantized.linear_dynamic_fp16(x.float(), self._packed).to(x.dtype)
 
+    def bytes_read(self, rows: int) -> int:
+        return self.nbytes
+
 
 class Int4Linear:
     """An INT4 weight with fp32 arithmetic: dequantized into the workspace at each call, exact."""
@@ -94,6 +104,9 @@ class Int4Linear:
 
     @property
     def nbytes(self) -> int:
+        return self.weight.nbytes
+
+    def bytes_read(self, rows: int) -> int:
         return self.weight.nbytes
 
 
@@ -126,7 +139,14 @@ class Int4KernelLinear(Int4Linear):
 
     @property
     def nbytes(self) -> int:
-        return self.weight.nbytes + self._kernel_weight.nbytes + self._kernel_groups.nbytes
+        return self.weight.nbytes + self._kernel_bytes
+
+    def bytes_read(self, rows: int) -> int:
+        return self.weight.nbytes if rows > INT4_KERNEL_MAX_ROWS else self._kernel_bytes
+
+    @property
+    def _kernel_bytes(self) -> int:
+        return self._kernel_weight.nbytes + self._kernel_groups.nbytes
 
 
 def _centred(weight: Int4Weight) -> Tensor:

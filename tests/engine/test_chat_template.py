@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 import labkit
-from labkit.engine import template_sandbox
 from labkit.engine.chat_template import render_chat
 from labkit.engine.tokenizer import Tokenizer
 from labkit.errors import RequestError, TemplateError
@@ -100,6 +98,8 @@ CONVERSATION = [
     {"role": "tool", "content": '{"found": true}'},
     {"role": "tool", "content": "none"},
 ]
+TINY_ORACLE = AutoTokenizer.from_pretrained(TINY)
+TINY_TOKENIZER = Tokenizer.from_directory(TINY)
 TEXT = st.text(max_size=30)
 CHATS = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]), "content": TEXT}), min_size=1
@@ -132,16 +132,9 @@ def test_labkit_tiny_is_that_of_transformers(messages: list[dict[str, Any]], var
     assert render_chat(TINY_TOKENIZER, messages, **variables) == want
 
 
-TINY_ORACLE = AutoTokenizer.from_pretrained(TINY)
-TINY_TOKENIZER = Tokenizer.from_directory(TINY)
-
-
-def test_special_strings_are_known_to_the_template() -> None:
-    TINY_TOKENIZER.templates["default"], kept = "{{ eos_token }}|{{ bos_token }}", TINY_TOKENIZER.templates["default"]
-    try:
-        assert render_chat(TINY_TOKENIZER, CONVERSATION) == "<|im_end|>|"
-    finally:
-        TINY_TOKENIZER.templates["default"] = kept
+def test_special_strings_are_known_to_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TINY_TOKENIZER.templates, "default", "{{ eos_token }}|{{ bos_token }}")
+    assert render_chat(TINY_TOKENIZER, CONVERSATION) == "<|im_end|>|"
 
 
 def test_tools_prefer_the_template_made_for_them(tmp_path: Path) -> None:
@@ -214,102 +207,7 @@ def test_broken_templates_are_typed_errors(template: str, message: str) -> None:
     assert caught.value.cure
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "''.__class__",
-        "''.__class__.__mro__[1].__subclasses__()",
-        "messages.__init__.__globals__",
-        "raise_exception.__globals__",
-        "raise_exception.__code__",
-        "dict.__base__",
-        "namespace.__init__.__globals__['__builtins__']",
-        "self.__init__",
-        "range.__self__",
-        "'{0.__class__}'.format(messages)",
-        "'{x.__class__}'.format_map({'x': 1})",
-        "messages | map(attribute='__class__') | first",
-        "('' | attr('__class__')).mro()",
-        "(messages[0] | attr('__init__')).__globals__",
-        "messages.append(1)",
-        "messages[0].update(role='x')",
-        "namespace(__class__=1)",
-        "joiner.__init__",
-        "cycler.__init__.__globals__.os.popen('id').read()",
-        "lipsum.__globals__",
-    ],
-)
-def test_the_sandbox_keeps_python_out_of_reach(expression: str) -> None:
-    try:
-        shown = render_chat("{{ " + expression + " }}", CONVERSATION)
-    except TemplateError:
-        return
-    assert shown == ""  # jinja2's sandbox answers a private attribute with an undefined value
-
-
-def test_namespaces_take_no_private_names() -> None:
-    with pytest.raises(TemplateError, match="_x"):
-        render_chat("{% set ns = namespace() %}{% set ns._x = 1 %}", CONVERSATION)
-    assert render_chat("{% set ns = namespace(x=1) %}{% set ns.x = ns.x + 1 %}{{ ns.x }}", CONVERSATION) == "2"
-
-
-ENDLESS = {
-    "nested loops": "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(9999) %}"
-    "{% endfor %}{% endfor %}{% endfor %}",
-    "loops in a filter": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
-    "recursive loop": "{% for a in range(9) recursive %}{{ loop(range(9)) if loop.depth < 30 }}{% endfor %}",
-    "recursive macro": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "range": "{{ range(10 ** 9) | list }}",
-    "power": "{{ 10 ** (10 ** 9) }}",
-    "squares": "{% set ns = namespace(x=3) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-    "times": "{{ 'a' * 10 ** 11 }}",
-    "list times": "{{ [1] * 10 ** 11 }}",
-    "left times": "{{ 10 ** 11 * 'a' }}",
-    "doubling": "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    "doubling with ~": "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-    "doubling lists": "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    "output": "{% set x = 'a' * 4000000 %}{% for i in range(100000) %}{{ x }}{% endfor %}",
-    "padding": "{{ 'a'.ljust(10 ** 11) }}",
-    "center": "{{ 'a' | center(10 ** 11) }}",
-    "indent": "{{ 'a' | indent(10 ** 11, true) }}",
-    "format": "{{ '{:>99999999999}'.format(1) }}",
-    "nested format": "{{ '{:>{w}}'.format(1, w=10 ** 11) }}",
-    "percent": "{{ '%99999999999d' % 1 }}",
-    "percent star": "{{ '%*d' % (10 ** 11, 1) }}",
-    "replace": "{{ ('a' * 4000000).replace('a', 'b' * 4000000) }}",
-    "replace filter": "{{ ('a' * 4000000) | replace('a', 'b' * 4000000) }}",
-    "join": "{{ ('b' * 4000000).join(['a'] * 4000000) }}",
-    "join of a generator": "{{ ('b' * 4000000).join('a' * 40000 | map('upper')) }}",
-    "join filter": "{{ (['a'] * 4000000) | join('b' * 4000000) }}",
-}
-
-
-@pytest.mark.parametrize("name", ENDLESS)
-def test_every_template_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_sandbox, "MAX_PASSES", 20_000)
-    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 2.0)
-    start = time.monotonic()
-    with pytest.raises(TemplateError):
-        render_chat(ENDLESS[name], CONVERSATION)
-    assert time.monotonic() - start < 20
-
-
 def test_limits_are_per_rendering_and_far_above_real_chats() -> None:
     messages = [{"role": "user", "content": "word " * 200}, {"role": "assistant", "content": "word " * 200}] * 500
     for _ in range(2):
         assert len(render_chat(REASONING, messages, tools=[TOOL] * 50)) > 900_000
-
-
-def test_filters_keep_their_meaning() -> None:
-    template = (
-        "{{ messages | map(attribute='role') | join(',') }} {{ messages | join('+', attribute='role') }} "
-        "{{ 'aXbX' | replace('X', '-') }} {{ 'aXbX' | replace('X', '-', 1) }} {{ [1, 2] | join }} "
-        "{{ {'b': 1, 'a': '<é>'} | tojson }} {{ [1] | tojson(indent=1) }} {{ '%s-%02d' % ('a', 3) }} "
-        "{{ 'x'.join(['a', 'b']) }} {{ '{:>4}'.format(7) }} {{ 2 ** 10 }} {{ 7 % 4 }} {{ dict(a=1).a }} {{ 1 ~ 'b' ~ 2.5 }}"
-    )
-    want = 'user user a-b- a-bX 12 {"b": 1, "a": "<é>"} [\n 1\n] a-03 axb    7 1024 3 1 1b2.5'
-    assert render_chat(template, [{"role": "user", "content": ""}]) == want
-
-
-def test_dates_are_rendered() -> None:
-    assert render_chat("{{ strftime_now('%Y') }}", CONVERSATION).isdecimal()

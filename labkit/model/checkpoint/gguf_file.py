@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.errors import CheckpointError
 from labkit.model.checkpoint.base import Checkpoint, bounds
 from labkit.model.checkpoint.gguf_header import GgufTensor, read_gguf_header
 from labkit.model.checkpoint.gguf_llama import check_supported, hf_config, hf_name, rotary_rows
@@ -68,14 +67,8 @@ class GgufCheckpoint(Checkpoint):
         """The bytes of some rows, ``[rows, bytes per row]``, in Hugging Face's order."""
         raw = torch.from_numpy(self._data[tensor.offset : tensor.offset + tensor.nbytes]).view(tensor.shape[0], -1)
         start, stop = bounds(rows, tensor.shape[0])
-        order = rotary_rows(name, self.config)
-        if order is None:
-            return raw[start:stop]
-        if len(order) != tensor.shape[0]:
-            raise CheckpointError(
-                f"{name} has {tensor.shape[0]} rows where the heads need {len(order)}.", cure="Convert the model again."
-            )
-        return raw[order[start:stop]]
+        order = rotary_rows(name, tensor.shape[0], self.config)
+        return raw[start:stop] if order is None else raw[order[start:stop]]
 
     def _renamed(self, tensors: dict[str, GgufTensor]) -> dict[str, GgufTensor]:
         renamed = {hf_name(name): tensor for name, tensor in tensors.items()}

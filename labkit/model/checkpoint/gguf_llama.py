@@ -27,6 +27,7 @@ IN_BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+HEAD_WIDTHS = ("llama.attention.key_length", "llama.attention.value_length")
 BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 CURE = "Use a plain Llama-architecture file, or the model's safetensors checkpoint."
@@ -45,13 +46,13 @@ def check_supported(metadata: Mapping[str, Any], tensor_names: frozenset[str]) -
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise UnsupportedModelError(f"GGUF of architecture {architecture} is not supported.", cure=CURE)
-    heads_width = metadata.get("llama.attention.key_length"), metadata.get("llama.attention.value_length")
+    widths = {metadata[key] for key in HEAD_WIDTHS if key in metadata}
     reasons = {
         "split over several files": metadata.get("split.count", 1) > 1,
         "with a mixture of experts": metadata.get("llama.expert_count", 0) > 0,
         "with scaled rotary embeddings": "rope_freqs.weight" in tensor_names
         or metadata.get("llama.rope.scaling.type", "none") != "none",
-        "whose keys and values differ in width": heads_width[0] != heads_width[1],
+        "whose keys and values differ in width": len(widths) > 1,
     }
     for reason, holds in reasons.items():
         if holds:
@@ -93,15 +94,18 @@ def hf_config(metadata: Mapping[str, Any], tensor_names: frozenset[str], vocab_s
     }
 
 
-def rotary_rows(name: str, config: Mapping[str, Any]) -> Tensor | None:
+def rotary_rows(name: str, rows: int, config: Mapping[str, Any]) -> Tensor | None:
     """Row i of Hugging Face's q or k projection is row ``result[i]`` of GGUF's; None for all other tensors.
 
     llama.cpp rotates neighbours (2j, 2j + 1) of a head, Hugging Face the pair (j, j + head_dim / 2); the
     converter therefore reorders the rows of every head, and this undoes it.
+    Raises CheckpointError if the heads do not add up to the tensor's rows.
     """
     heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     part = name.split(".")[-2]
     if part not in heads:
         return None
     count, width = int(config[heads[part]]), int(config["head_dim"])
-    return torch.arange(count * width).view(count, width // 2, 2).transpose(1, 2).reshape(-1)
+    if count * width != rows:
+        raise CheckpointError(f"{name} has {rows} rows where the heads need {count * width}.", cure=CURE)
+    return torch.arange(rows).view(count, width // 2, 2).transpose(1, 2).reshape(-1)

@@ -1,0 +1,161 @@
+"""Commands that answer: demo, generate, chat."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labkit.cli import options as o
+
+if TYPE_CHECKING:
+    from labkit.engine.llm import LLM
+    from labkit.engine.outputs import RequestOutput
+
+QUESTION = "What is the capital of France?"
+
+
+def demo(
+    model: o.Model = "smollm2",
+    prompt: o.Prompt = QUESTION,
+    max_tokens: o.MaxTokens = 128,
+    executor: o.Executor = "auto",
+    dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.KvDtype = "auto",
+    as_json: o.Json = False,
+) -> None:
+    """Ask a real model one question and show what happened.
+
+    Example: `labkit demo -p "Name three colours."`
+    """
+    from labkit.cli.demo_table import demo_figures, demo_table
+    from labkit.engine.llm import LLM
+
+    with LLM(model, executor=executor, dtype=dtype, kv_cache_dtype=kv_cache_dtype) as llm:
+        params = o.sampling(max_tokens, temperature=0.0)
+        pieces = llm.stream_chat([{"role": "user", "content": prompt}], params)
+        if not as_json:
+            print(f"\n  {prompt}\n")
+        output = _show(pieces, quiet=as_json, indent="  ")
+        figures = demo_figures(llm, output)
+    if as_json:
+        o.print_json({"prompt": prompt, "text": output.text, **figures})
+    else:
+        _console().print(demo_table(figures))
+
+
+def generate(
+    prompt: o.Prompt,
+    model: o.Model = "smollm2",
+    max_tokens: o.MaxTokens = 128,
+    temperature: o.Temperature = 0.0,
+    top_p: o.TopP = 1.0,
+    top_k: o.TopK = 0,
+    min_p: o.MinP = 0.0,
+    repetition_penalty: o.RepetitionPenalty = 1.0,
+    seed: o.Seed = None,
+    stop: o.Stop = None,
+    executor: o.Executor = "auto",
+    dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.KvDtype = "auto",
+    max_seq_len: o.MaxSeqLen = None,
+    as_json: o.Json = False,
+) -> None:
+    """Continue a text, streaming.
+
+    Example: `labkit generate -m smollm2 -p "Once upon a time" --max-tokens 40`
+    """
+    from labkit.engine.llm import LLM
+
+    params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, stop)
+    with LLM(model, executor=executor, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_seq_len=max_seq_len) as llm:
+        output = _show(llm.stream(prompt, params), quiet=as_json)
+    if as_json:
+        o.print_json(_as_json(prompt, output))
+
+
+def chat(
+    model: o.Model = "smollm2",
+    system: Annotated[str | None, typer.Option(help="System message at the start.")] = None,
+    max_tokens: o.MaxTokens = 512,
+    temperature: o.Temperature = 0.0,
+    top_p: o.TopP = 1.0,
+    top_k: o.TopK = 0,
+    min_p: o.MinP = 0.0,
+    repetition_penalty: o.RepetitionPenalty = 1.0,
+    seed: o.Seed = None,
+    executor: o.Executor = "auto",
+    dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.KvDtype = "auto",
+    max_seq_len: o.MaxSeqLen = None,
+) -> None:
+    """Talk to a model. /reset forgets the conversation; Ctrl-C stops an answer; /exit or Ctrl-D ends.
+
+    Example: `labkit chat -m smollm2 --temperature 0.7`
+    """
+    from labkit.engine.llm import LLM
+
+    params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
+    with LLM(model, executor=executor, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_seq_len=max_seq_len) as llm:
+        _converse(llm, params, [{"role": "system", "content": system}] if system else [])
+
+
+def _converse(llm: LLM, params: Any, start: list[dict[str, str]]) -> None:
+    history = list(start)
+    while (line := _ask()) is not None:
+        if line == "/reset":
+            history = list(start)
+        elif line:
+            history.append({"role": "user", "content": line})
+            try:
+                answer = _show(llm.stream_chat(history, params)).text
+            except KeyboardInterrupt:
+                print(" [stopped]")
+                history.pop()
+            else:
+                history.append({"role": "assistant", "content": answer})
+
+
+def _ask() -> str | None:
+    """The next line of the user's, None at the end."""
+    try:
+        line = input("you> " if sys.stdin.isatty() else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        return None
+    return None if line in ("/exit", "/quit") else line
+
+
+def _show(pieces: Generator[str, None, RequestOutput], quiet: bool = False, indent: str = "") -> RequestOutput:
+    """Print a stream as it comes; returns the whole output."""
+    if not quiet:
+        print(indent, end="")
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            if not quiet:
+                print()
+            return end.value
+        if not quiet:
+            print(piece, end="", flush=True)
+
+
+def _as_json(prompt: str, output: RequestOutput) -> dict[str, Any]:
+    answer = output.completions[0]
+    return {
+        "prompt": prompt,
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "prompt_tokens": len(output.prompt_ids),
+        "ttft_seconds": answer.metrics.ttft,
+        "tpot_seconds": answer.metrics.tpot,
+    }
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()

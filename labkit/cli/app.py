@@ -1,0 +1,53 @@
+"""The application: what commands there are, and what becomes of errors.
+
+Exit codes: 0 done; 1 a typed error (one line that names the cure, never a traceback); 2 wrong usage;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from labkit.cli import answer, machine, measure
+from labkit.errors import LabkitError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Learn, measure and serve large language models on the NVIDIA V100, kernel by kernel.\n\n"
+    "Start with `labkit demo`. A model is a directory, a .gguf file, `smollm2`, `labkit-tiny` or `org/name`.",
+)
+bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
+evaluate = typer.Typer(no_args_is_help=True, help="Measure quality.")
+
+app.command()(machine.doctor)
+app.command()(answer.demo)
+app.command()(answer.generate)
+app.command()(answer.chat)
+app.add_typer(bench, name="bench")
+bench.callback()(lambda: None)
+bench.command("run")(measure.bench_run)
+app.add_typer(evaluate, name="eval")
+evaluate.callback()(lambda: None)
+evaluate.command("perplexity")(measure.eval_perplexity)
+app.command()(measure.fit)
+app.command()(machine.serve)
+
+
+def main() -> None:
+    """Entry point of the ``labkit`` command."""
+    try:
+        app()
+    except LabkitError as error:
+        print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("labkit: interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        sys.stderr.close()
+        sys.exit(0)
