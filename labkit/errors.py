@@ -63,6 +63,10 @@ class ExecutorError(LabkitError, RuntimeError):
     """The requested executor cannot run on this machine."""
 
 
+class StepFailedError(LabkitError, RuntimeError):
+    """The model failed while it computed a request; the engine goes on with the others."""
+
+
 class EngineClosedError(LabkitError, RuntimeError):
     """The engine was closed before the call."""
 

@@ -2,8 +2,8 @@
 
     perplexity = exp(-1/N sum_t log p(x_t | x_<t)),   N scored tokens
 
-taken over sliding windows, so that the context before a token is never shorter than ``window - stride`` once the text is
-that long. Only figures of the same text, tokenizer, window and stride compare.
+taken over sliding windows, so that the context before a token is never shorter than ``window - stride`` once the text
+is that long. Only figures of the same text, tokenizer, window and stride compare.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def measured_here() -> Origin:
 class BenchRow:
     """One cell of a benchmark.
 
-    context: prompt tokens of each sequence. decode_tokens: measured tokens per sequence, all sequences decoding together.
+    context: prompt tokens of each sequence. decode_tokens: measured tokens per sequence, all decoding together.
     prefill_tokens_per_s: batch * context / time until every sequence has its first token.
     decode_tokens_per_s: batch * decode_tokens / time that these took, summed over the batch.
     ttft_s, tpot_s: time to first token and time per token after it, means over the batch.

@@ -101,10 +101,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, called: Any, *args: Any, **kwargs: Any) -> Any:
         """A call in the template; methods of texts can make long results out of short ones."""
-        owner = getattr(called, "__self__", None)
+        method = getattr(called, "__wrapped__", called)  # the sandbox wraps str.format
+        owner = getattr(method, "__self__", None)
         if isinstance(owner, str):
             args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)  # a join can be measured
-            check_text_method(owner, called.__name__, args, kwargs)
+            check_text_method(owner, method.__name__, args, kwargs)
         return checked_result(super().call(context, called, *args, **kwargs))
 
 

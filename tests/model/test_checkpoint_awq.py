@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from labkit.errors import CheckpointError, LabkitError, UnsupportedModelError
 from labkit.model.checkpoint import Checkpoint, open_checkpoint
 from labkit.quant.int4 import Int4Weight
+
+pytestmark = pytest.mark.usefixtures("seed")
 
 MODULE = "model.layers.0.mlp.up_proj"
 ROWS, COLS, GROUP = 48, 256, 64
@@ -125,6 +128,18 @@ def test_shapes_that_disagree(tmp_path: Path, changes: dict[str, torch.Tensor | 
 
 def test_group_size_of_another_revision(tmp_path: Path) -> None:
     refused(write(tmp_path, {}, {"quantization_config": awq_config(32)}), "group size 32")
+
+
+@pytest.mark.parametrize(
+    ("config", "saying"),
+    [
+        ({"quantization_config": awq_config() | {"group_size": "64"}}, "gives the group size '64'"),
+        ({"quantization_config": "awq"}, "quantization_config in config.json is no JSON object"),
+        ({"text_config": [1]}, "text_config in config.json is no JSON object"),
+    ],
+)
+def test_a_config_of_wrong_types(tmp_path: Path, config: dict[str, Any], saying: str) -> None:
+    refused(write(tmp_path, {}, config), re.escape(saying))
 
 
 def test_a_module_in_two_formats(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from labkit.quant.int4 import Int4Weight
 MODULE = "model.layers.3.mlp.up_proj"
 
 
-def open_with_scales(directory: Path, scales: torch.Tensor) -> tuple[Int4Weight, torch.Tensor, LoadReport]:
+def open_with_scales(directory: Path, scales: torch.Tensor, seed: int) -> tuple[Int4Weight, torch.Tensor, LoadReport]:
     """A module with these scales [K/g, N], its exact weight, and the report."""
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(seed)
     groups, rows = scales.shape
     q, zero = rng.integers(0, 16, (rows, groups * 32)), rng.integers(0, 16, (rows, groups))
     fields = awq_triplet(q, zero, np.ones((rows, groups), np.float16)) | {"scales": scales}
@@ -33,10 +33,10 @@ def open_with_scales(directory: Path, scales: torch.Tensor) -> tuple[Int4Weight,
     return weight, exact, checkpoint.report
 
 
-def test_a_scale_that_would_vanish(tmp_path: Path) -> None:
+def test_a_scale_that_would_vanish(tmp_path: Path, seed: int) -> None:
     scales = torch.full((2, 16), 0.01, dtype=torch.bfloat16)
     scales[1, 3] = 1e-8
-    weight, exact, report = open_with_scales(tmp_path, scales)
+    weight, exact, report = open_with_scales(tmp_path, scales, seed)
     assert weight.groups.dtype == torch.float32
     torch.testing.assert_close(weight.dequantize(), exact, rtol=1e-6, atol=0)
     (finding,) = report.ranges
@@ -44,22 +44,22 @@ def test_a_scale_that_would_vanish(tmp_path: Path) -> None:
     assert f"{MODULE}.scales" in str(report) and "1 would become 0" in str(report)
 
 
-def test_a_scale_that_would_overflow(tmp_path: Path) -> None:
+def test_a_scale_that_would_overflow(tmp_path: Path, seed: int) -> None:
     scales = torch.full((1, 8), 0.5, dtype=torch.bfloat16)
     scales[0, :2] = 70144
-    weight, exact, report = open_with_scales(tmp_path, scales)
+    weight, exact, report = open_with_scales(tmp_path, scales, seed)
     torch.testing.assert_close(weight.dequantize(), exact, rtol=1e-6, atol=0)
     assert report.ranges[0].overflowing == 2
 
 
-def test_scales_in_range_become_half_only_where_exact(tmp_path: Path) -> None:
+def test_scales_in_range_become_half_only_where_exact(tmp_path: Path, seed: int) -> None:
     """bfloat16 has fewer digits than float16, so normal numbers lose nothing; subnormal ones would."""
     normal = (torch.rand(2, 16) + 0.01).bfloat16()
-    weight, exact, report = open_with_scales(tmp_path / "normal", normal)
+    weight, exact, report = open_with_scales(tmp_path / "normal", normal, seed)
     assert weight.groups.dtype == torch.float16 and torch.equal(weight.dequantize(), exact)
     subnormal = normal.clone()
     subnormal[0, 0] = 1.3e-6
-    weight, exact, report = open_with_scales(tmp_path / "subnormal", subnormal)
+    weight, exact, report = open_with_scales(tmp_path / "subnormal", subnormal, seed)
     assert weight.groups.dtype == torch.float32 and torch.equal(weight.dequantize(), exact)
     assert not report.ranges
 

@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from labkit.errors import CheckpointError, LabkitError, UnsupportedModelError
 from labkit.model.checkpoint import open_checkpoint
 
+pytestmark = pytest.mark.usefixtures("seed")
+
 CONFIG = {"model_type": "llama"}
 INDEX = "model.safetensors.index.json"
 

@@ -18,8 +18,8 @@ Convert = Callable[[torch.Tensor], Int4Weight]
 
 
 @pytest.fixture(params=range(3))
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    return np.random.default_rng([request.param, np.random.SeedSequence().generate_state(1)[0]])
+def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
+    return np.random.default_rng([request.param, seed])
 
 
 @pytest.mark.parametrize(("rows", "groups", "size"), [(8, 1, 2), (24, 3, 32), (16, 2, 64), (40, 1, 128)])
@@ -41,6 +41,16 @@ def test_awq_word_by_hand() -> None:
     assert np.uint32(word.item() & 0xFFFFFFFF) == 0x75316420
     weight = awq_to_int4(torch.cat([word, word]), torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 8).half())
     assert weight.dequantize().tolist() == [[float(i)] * 2 for i in range(8)]
+
+
+def test_the_packer_agrees_with_packing_by_position(rng: np.random.Generator) -> None:
+    """AutoAWQ's own way round: position p of a word takes output AWQ_ORDER[p]; ours says where output j goes."""
+    q = rng.integers(0, 16, (3, 16))
+    expected = np.zeros((3, 2), np.int64)
+    for word in range(2):
+        for position, column in enumerate([0, 2, 4, 6, 1, 3, 5, 7]):
+            expected[:, word] += q[:, 8 * word + column] << (4 * position)
+    assert np.array_equal(awq_words(q).numpy().view(np.uint32), expected)
 
 
 def test_awq_keeps_wide_scales() -> None:

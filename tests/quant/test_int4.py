@@ -48,6 +48,7 @@ def test_dequantize_is_the_formula(rows: int, groups: int, size: int, form: int4
     assert torch.equal(weight.dequantize(torch.float16), weight.dequantize().half())
 
 
+@pytest.mark.usefixtures("seed")
 def test_tiles_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = draw(37, 3, 32, "scale_bias")
     whole = weight.dequantize()
@@ -63,6 +64,7 @@ def test_nibble_order_is_low_then_high() -> None:
     assert torch.equal(weight.unpack(), q)
 
 
+@pytest.mark.usefixtures("seed")
 @pytest.mark.parametrize("form", ["scale_zero", "scale_bias"])
 def test_slices_and_permutations_commute_with_dequantize(form: int4.Form) -> None:
     weight = draw(24, 4, 32, form)
@@ -80,6 +82,7 @@ def test_columns_must_keep_groups_whole(cols: slice) -> None:
         draw(2, 2, 32, "scale_zero").cols(cols)
 
 
+@pytest.mark.usefixtures("seed")
 def test_cat_joins_outputs() -> None:
     parts = [draw(rows, 2, 32, "scale_zero") for rows in (3, 1, 8)]
     joined = Int4Weight.cat(parts)

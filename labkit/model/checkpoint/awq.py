@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import CheckpointError, UnsupportedModelError
+from labkit.model.checkpoint.base import section
 
 AWQ_FIELDS = ("qweight", "qzeros", "scales")
 PER_WORD = 8  # nibbles in an int32
@@ -25,7 +26,7 @@ def check_awq_config(config: Mapping[str, Any], module: str) -> int | None:
 
     Raises UnsupportedModelError unless the config says AutoAWQ, version gemm, 4 bits.
     """
-    quant = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config") or {}
+    quant = section(config, "quantization_config") or section(section(config, "text_config"), "quantization_config")
     method = str(quant.get("quant_method", "unknown")).lower()
     version = str(quant.get("version", "gemm")).lower()
     bits = quant.get("bits", quant.get("w_bit", 4))
@@ -35,7 +36,9 @@ def check_awq_config(config: Mapping[str, Any], module: str) -> int | None:
             f"method {method}, version {version}, {bits} bits.",
             cure="Use a checkpoint in AutoAWQ's gemm format with 4 bits.",
         )
-    size = int(quant.get("group_size", quant.get("q_group_size", -1)))
+    size = quant.get("group_size", quant.get("q_group_size", -1))
+    if not isinstance(size, int):
+        raise CheckpointError(f"config.json gives the group size {size!r}.", cure="Fetch config.json again.")
     return size if size > 0 else None
 
 
@@ -66,12 +69,3 @@ class AwqLayout:
     def words(self, rows: Span) -> Span:
         """The packed columns that hold the outputs in ``rows``."""
         return rows[0] // PER_WORD, -(-rows[1] // PER_WORD)
-
-    def groups(self, cols: Span) -> Span:
-        """The groups that the inputs in ``cols`` make up; raises CheckpointError if they cut one."""
-        if cols[0] % self.group_size or cols[1] % self.group_size:
-            raise CheckpointError(
-                f"Inputs {cols[0]} to {cols[1]} cut a quantization group of {self.group_size}.",
-                cure="Choose a --tp-size that divides the number of groups.",
-            )
-        return cols[0] // self.group_size, cols[1] // self.group_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,21 @@ def bounds(wanted: slice | None, size: int) -> tuple[int, int]:
     if wanted.step not in (None, 1) or not 0 <= start <= stop <= size:
         raise ValueError(f"{wanted} is no plain range within {size} entries.")
     return start, stop
+
+
+def group_span(cols: tuple[int, int], group_size: int) -> tuple[int, int]:
+    """The groups that the inputs in ``cols`` make up; raises CheckpointError if they cut one."""
+    if cols[0] % group_size or cols[1] % group_size:
+        raise CheckpointError(
+            f"Inputs {cols[0]} to {cols[1]} cut a quantization group of {group_size}.",
+            cure="Choose a --tp-size that divides the number of groups.",
+        )
+    return cols[0] // group_size, cols[1] // group_size
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A nested object of ``config.json``, {} if absent or null; raises CheckpointError if it is anything else."""
+    value = config.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"{key} in config.json is no JSON object.", cure="Fetch config.json again.")
+    return value

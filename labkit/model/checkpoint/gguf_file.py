@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.model.checkpoint.base import Checkpoint, bounds
+from labkit.model.checkpoint.base import Checkpoint, bounds, group_span
 from labkit.model.checkpoint.gguf_header import GgufTensor, read_gguf_header
 from labkit.model.checkpoint.gguf_llama import check_supported, hf_config, hf_name, rotary_rows
 from labkit.model.checkpoint.ranges import check_finite
@@ -46,9 +46,11 @@ class GgufCheckpoint(Checkpoint):
 
     def linear(self, module: str, *, rows: slice | None = None, cols: slice | None = None) -> Tensor | Int4Weight:
         value = self._read(f"{module}.weight", rows)
-        if cols is None:
-            return value
-        return value.cols(cols) if isinstance(value, Int4Weight) else value[:, slice(*bounds(cols, value.shape[1]))]
+        span = bounds(cols, value.shape[1])
+        if isinstance(value, Int4Weight):
+            group_span(span, value.group_size)
+            return value.cols(slice(*span))
+        return value[:, slice(*span)]
 
     def _read(self, name: str, rows: slice | None) -> Tensor | Int4Weight:
         if name not in self._tensors:

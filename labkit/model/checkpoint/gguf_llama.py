@@ -46,10 +46,10 @@ def check_supported(metadata: Mapping[str, Any], tensor_names: frozenset[str]) -
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise UnsupportedModelError(f"GGUF of architecture {architecture} is not supported.", cure=CURE)
-    widths = {metadata[key] for key in HEAD_WIDTHS if key in metadata}
+    widths = {str(metadata[key]) for key in HEAD_WIDTHS if key in metadata}
     reasons = {
-        "split over several files": metadata.get("split.count", 1) > 1,
-        "with a mixture of experts": metadata.get("llama.expert_count", 0) > 0,
+        "split over several files": metadata.get("split.count", 1) not in (0, 1),
+        "with a mixture of experts": metadata.get("llama.expert_count", 0) != 0,
         "with scaled rotary embeddings": "rope_freqs.weight" in tensor_names
         or metadata.get("llama.rope.scaling.type", "none") != "none",
         "whose keys and values differ in width": len(widths) > 1,

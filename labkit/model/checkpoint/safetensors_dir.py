@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labkit.errors import CheckpointError, UnsupportedModelError
 from labkit.model.checkpoint.awq import AWQ_FIELDS, PER_WORD, AwqLayout, Span, check_awq_config
-from labkit.model.checkpoint.base import Checkpoint, bounds
+from labkit.model.checkpoint.base import Checkpoint, bounds, group_span
 from labkit.model.checkpoint.ranges import check_finite, scales_exactly
 from labkit.model.checkpoint.shards import FETCH_AGAIN, Entry, find_tensors, read_json
 from labkit.quant.formats import awq_to_int4
@@ -72,7 +72,7 @@ class SafetensorsCheckpoint(Checkpoint):
     def _awq(self, module: str, rows: slice | None, cols: slice | None) -> Int4Weight:
         layout = self._awq_layout(module)
         outputs, inputs = bounds(rows, layout.outputs), bounds(cols, layout.inputs)
-        words, groups = layout.words(outputs), layout.groups(inputs)
+        words, groups = layout.words(outputs), group_span(inputs, layout.group_size)
         columns = words[0] * PER_WORD, words[1] * PER_WORD
         weight = awq_to_int4(
             self._read(f"{module}.qweight", inputs, words),

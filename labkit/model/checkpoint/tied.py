@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from labkit.errors import CheckpointError
-from labkit.model.checkpoint.base import Checkpoint
+from labkit.model.checkpoint.base import Checkpoint, section
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -37,7 +37,7 @@ def head_is_tied(checkpoint: Checkpoint) -> bool:
 
 def _config_value(config: dict[str, Any]) -> bool:
     """Both architectures that labkit runs default to an own head."""
-    inner = (config.get("text_config") or {}).get("tie_word_embeddings")
+    inner = section(config, "text_config").get("tie_word_embeddings")
     return bool(config.get("tie_word_embeddings", False) if inner is None else inner)
 
 
