@@ -1,22 +1,26 @@
 """How many bytes each module of a model takes: by a recipe, or as a checkpoint's headers say.
 
-Only ``config.json`` and the headers of the safetensors files are read, never a tensor.
+Only ``config.json`` and the headers of the safetensors or GGUF files are read, never a tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from labkit.bench.fit_modules import ROWS, Geometry, Module, list_modules, read_geometry
-from labkit.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
+from labkit.errors import CheckpointError, ConfigError, ModelNotFoundError
+from labkit.model.checkpoint.gguf_file import INT4_TYPES
+from labkit.model.checkpoint.gguf_header import GgufTensor, read_gguf_header
+from labkit.model.checkpoint.gguf_llama import check_supported, hf_config, hf_name
 from labkit.model.checkpoint.report import LoadReport
 from labkit.model.checkpoint.shards import Entry, find_tensors, read_json
 from labkit.model.named import NAMED_CONFIGS, RECIPES, UNQUANTIZED, WEIGHTS
+from labkit.model.resolve import TINY
+from labkit.model.smollm2 import cached_file
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _PACKED = ("qweight", "weight_packed")  # eight 4-bit weights in an int32
@@ -55,7 +59,8 @@ class WeighedModel:
 def weigh(model: str | Path | Mapping[str, Any], weights: str | None = None) -> WeighedModel:
     """Find the model and the bytes of its modules.
 
-    model: a name of ``NAMED_CONFIGS``, a checkpoint directory, ``labkit-tiny``, or a config dictionary.
+    model: a name of ``NAMED_CONFIGS``, a checkpoint directory, a ``.gguf`` file, ``smollm2`` (if it was fetched),
+    ``labkit-tiny``, or a config dictionary.
     weights: a name of ``WEIGHTS``; None means as in the checkpoint, or fp16 where there is no checkpoint.
     Raises ModelNotFoundError, UnsupportedModelError, CheckpointError, ConfigError.
     """
@@ -64,22 +69,24 @@ def weigh(model: str | Path | Mapping[str, Any], weights: str | None = None) -> 
     name = str(model).removeprefix("random:")
     if name in NAMED_CONFIGS:
         return _by_recipe(name, NAMED_CONFIGS[name], weights or "fp16")
-    directory = _directory(str(model))
-    config = read_json(directory / "config.json")
-    return _by_recipe(directory.name, config, weights) if weights else _by_headers(directory, config)
+    path = _locate(str(model))
+    if path.suffix == ".gguf":
+        return _by_gguf(path, weights)
+    config = read_json(path / "config.json")
+    return _by_recipe(path.name, config, weights) if weights else _by_headers(path, config)
 
 
-def _directory(name: str) -> Path:
-    path = Path(str(files("labkit") / "assets" / name)) if name == "labkit-tiny" else Path(name).expanduser()
-    if path.suffix == ".gguf" or name == "smollm2":
-        raise UnsupportedModelError(
-            "fit reads safetensors headers, not GGUF files.",
-            cure="A GGUF model takes about the size of its file: give a config.json directory and weights= instead.",
-        )
-    if not path.is_dir():
+def _locate(name: str) -> Path:
+    """The checkpoint of that name; never fetches one."""
+    if name == "labkit-tiny":
+        return TINY
+    path = cached_file() if name == "smollm2" else Path(name).expanduser()
+    if path is None:
+        raise ModelNotFoundError("smollm2 has not been fetched yet.", cure="`labkit demo` fetches it.")
+    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
         raise ModelNotFoundError(
-            f"{name} is no checkpoint directory and no known name.",
-            cure=f"Give a directory with config.json and safetensors files, or one of: {', '.join(NAMED_CONFIGS)}.",
+            f"{name} is no checkpoint and no known name.",
+            cure=f"Give a directory, a .gguf file, smollm2, labkit-tiny or one of: {', '.join(NAMED_CONFIGS)}.",
         )
     return path
 
@@ -156,19 +163,43 @@ def _fuse_experts(modules: list[Module], found: Mapping[str, Any]) -> list[Modul
 def _header_weight(module: Module, fields: Mapping[str, list[Entry]]) -> Weight:
     packed = [entry for field in _PACKED for entry in fields.get(field, [])]
     stored = 8 * _elements(packed) if packed else _elements(fields.get("weight", []))
-    if stored != module.parameters:
-        raise CheckpointError(
-            f"{module.name} has {stored:,} weights in the file where config.json asks for {module.parameters:,}.",
-            cure="Check that all shards were fetched and that config.json belongs to them.",
-        )
+    _check_count(module, stored)
     groups = _elements([entry for field in _SCALES for entry in fields.get(field, [])]) if packed else 0
     nbytes = sum(_loaded_bytes(entry, module) for entries in fields.values() for entry in entries)
     return Weight(module, nbytes, groups)
 
 
+def _check_count(module: Module, stored: int) -> None:
+    if stored != module.parameters:
+        raise CheckpointError(
+            f"{module.name} has {stored:,} weights in the file where its config asks for {module.parameters:,}.",
+            cure="Check that all shards were fetched and that config.json belongs to them.",
+        )
+
+
 def _loaded_bytes(entry: Entry, module: Module) -> int:
     """Bytes once loaded: floats become half precision unless they must stay fp32."""
     return prod(entry.shape) * (4 if module.fp32 else 2) if entry.dtype in _FLOATS else entry.nbytes
+
+
+def _by_gguf(path: Path, recipe: str | None) -> WeighedModel:
+    header = read_gguf_header(path)
+    check_supported(header.metadata, frozenset(header.tensors))
+    found = {name.removesuffix(".weight"): tensor for key, tensor in header.tensors.items() if (name := hf_name(key))}
+    rows = found["model.embed_tokens"].shape[0] if "model.embed_tokens" in found else 0
+    config = hf_config(header.metadata, frozenset(header.tensors), rows)
+    if recipe:
+        return _by_recipe(path.stem, config, recipe)
+    geometry = read_geometry(config)
+    weights = tuple(_gguf_weight(module, found[module.name]) for module in _expected(geometry, found))
+    return WeighedModel(path.stem, geometry, weights, "as stored, from the GGUF header")
+
+
+def _gguf_weight(module: Module, tensor: GgufTensor) -> Weight:
+    """Q4_0 and Q4_1 matrices stay as they are; everything else, and a 4-bit embedding, becomes half precision."""
+    stays = tensor.type in INT4_TYPES and module.name != "model.embed_tokens"
+    _check_count(module, prod(tensor.shape))
+    return Weight(module, tensor.nbytes, module.parameters / 32) if stays else Weight(module, 2 * module.parameters)
 
 
 def _elements(entries: list[Entry]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from labkit.bench.ceiling import Ceiling, decode_ceiling
 from labkit.bench.timing import ShouldStop, Timing, time_labkit
@@ -15,7 +15,7 @@ class Subject(Protocol):
     """Something that can be timed. ``about``: the fields of its rows that name it; ``vocabulary``: valid token ids."""
 
     @property
-    def about(self) -> dict[str, str]: ...
+    def about(self) -> dict[str, Any]: ...
 
     @property
     def vocabulary(self) -> int: ...
@@ -39,7 +39,7 @@ class LabkitSubject:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         config = llm.engine.config
-        self.about = {
+        self.about: dict[str, Any] = {
             "system": "labkit",
             "model": str(config.model),
             "dtype": config.dtype,

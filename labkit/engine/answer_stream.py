@@ -40,7 +40,7 @@ class AnswerStream:
 
     def put(self, update: Update) -> bool:
         """News of one answer."""
-        return self._hand_over(self._news.put_nowait, update)
+        return self._hand_over(self._take, update)
 
     def fail(self, error: LabkitError) -> bool:
         """The prompt was refused, or its answers failed."""
@@ -101,6 +101,10 @@ class AnswerStream:
     def _open(self, requests: list[Request]) -> None:
         self.requests, self._unfinished = requests, len(requests)
         self._answered.set()
+
+    def _take(self, update: Update) -> None:
+        if not self._ended:
+            self._news.put_nowait(update)
 
     def _end(self, error: LabkitError | None) -> None:
         if not self._ended:

@@ -25,8 +25,8 @@ class AsyncEngine:
     One thread owns the Engine: it takes commands (submit, abort) between two steps, and sleeps while there is
     nothing to compute. From now on nobody else may call the engine; its settings and tokenizer may be read.
 
-        async with AsyncEngine(engine) as engines:
-            async for update in await engines.submit(prompt_ids, SamplingParams()):
+        async with AsyncEngine(engine) as served:
+            async for update in await served.submit(prompt_ids, SamplingParams()):
                 print(update.text, end="")
     """
 

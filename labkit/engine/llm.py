@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -67,7 +67,7 @@ class LLM:
         raises it instead.
         """
         single = _is_prompt(prompts)
-        batch: list[Prompt] = [prompts] if single else list(prompts)  # type: ignore[list-item]
+        batch = cast(list[Prompt], [prompts] if single else list(prompts))
         outputs = self._run(batch, _params_for(batch, params))
         if single and outputs[0].error:
             raise outputs[0].error

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.ops.layout import PAGE_SIZE
+from labkit.ops.paged_kv import KVSlots
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class PrefillChunk:
 class ForwardBatch:
     """The tensors of one step, made from chunks; those of one token must come first.
 
-    token_ids, positions, kv_slots: [T]; num_decodes: leading chunks of one token; prefills: the others.
+    token_ids, positions: [T]; kv_slots: where K and V of the T tokens are stored; num_decodes: leading chunks of one token; prefills: the others.
     """
 
     def __init__(self, chunks: list[SequenceChunk]) -> None:
@@ -54,7 +55,7 @@ class ForwardBatch:
         self.num_decodes = next((i for i, c in enumerate(chunks) if c.length > 1), len(chunks))
         self.token_ids = torch.tensor([t for c in chunks for t in c.token_ids])
         self.positions = torch.cat([torch.arange(c.start, c.end) for c in chunks])
-        self.kv_slots = torch.cat([_kv_slots(c) for c in chunks])
+        self.kv_slots = KVSlots.at(torch.cat([_pages_of_tokens(c) for c in chunks]), self.positions % PAGE_SIZE)
         self.prefills = list(self._prefills())
 
     def _prefills(self) -> list[PrefillChunk]:
@@ -90,7 +91,6 @@ class ForwardBatch:
         return torch.tensor([c.length for c in self.chunks]).cumsum(0) - 1
 
 
-def _kv_slots(chunk: SequenceChunk) -> Tensor:
-    """page * 64 + offset of each token."""
-    positions = torch.arange(chunk.start, chunk.end)
-    return torch.tensor(chunk.pages)[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+def _pages_of_tokens(chunk: SequenceChunk) -> Tensor:
+    """The page that holds each of the chunk's tokens: [length]."""
+    return torch.tensor(chunk.pages)[torch.arange(chunk.start, chunk.end) // PAGE_SIZE]

@@ -26,8 +26,9 @@ class LlamaAttention:
 
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
         qkv = self.qkv(x).view(x.shape[0], -1, self.dim)
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        attended = paged_attention(apply_rope(q, *rope), apply_rope(k, *rope), v, pages, batch)
+        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=1)
+        q, k = apply_rope(qk, *rope).split((self.heads, self.kv_heads), dim=1)
+        attended = paged_attention(q, k, v, pages, batch)
         return self.out(attended.flatten(1))
 
 

@@ -25,7 +25,8 @@ def causal_conv(u: Tensor, history: Tensor, weight: Tensor) -> tuple[Tensor, Ten
     """
     width = weight.shape[1]
     inputs = torch.cat((history, u))
-    out = sum(inputs[j : j + u.shape[0]].float() * weight[:, j] for j in range(width))
+    taps = (inputs[j : j + u.shape[0]].float() * weight[:, j] for j in range(width))
+    out = sum(taps, start=torch.zeros(()))
     return F.silu(out), inputs[-(width - 1) :]
 
 

@@ -135,7 +135,7 @@ class Int4KernelLinear(Int4Linear):
         y = torch.ops.aten._weight_int4pack_mm_for_cpu(
             x.to(torch.bfloat16), self._kernel_weight, self.weight.group_size, self._kernel_groups
         )
-        return y[:, : self._rows].to(x.dtype)
+        return (y if y.shape[1] == self._rows else y[:, : self._rows]).to(x.dtype)
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,23 @@ from labkit.ops.layout import PAGE_SIZE
 from labkit.quant.kv import dequantize_int8, quantize_int8
 
 
+@dataclass(frozen=True)
+class KVSlots:
+    """Where the tokens of a step are stored; the same in every layer.
+
+    page, offset: int64 [T]. fresh: pages whose first slot is written. They are cleared first: what an earlier owner
+    left in them (a NaN, say) must not reach masked positions, since 0 * NaN is NaN.
+    """
+
+    page: Tensor
+    offset: Tensor
+    fresh: Tensor
+
+    @classmethod
+    def at(cls, page: Tensor, offset: Tensor) -> KVSlots:
+        return cls(page, offset, page[offset == 0])
+
+
 @dataclass
 class KVPages:
     """The pages of one attention layer.
@@ -39,22 +56,17 @@ class KVPages:
             return cls(k, v)
         return cls(k, v, *(_lazy_zeros(shape[:-1], torch.float16) for _ in range(2)))
 
-    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        """Store k, v [T, kv_heads, head_dim] at ``slots`` [T] (page * 64 + offset), quantizing where pages are int8.
-
-        A page whose first slot is written is cleared first: what an earlier owner left in it (a NaN, say)
-        must not reach masked positions, since 0 * NaN is NaN.
-        """
-        page, offset = slots // PAGE_SIZE, slots % PAGE_SIZE
-        fresh = page[offset == 0]
+    def write(self, k: Tensor, v: Tensor, slots: KVSlots) -> None:
+        """Store k, v [T, kv_heads, head_dim] where ``slots`` says, quantizing if the pages are int8."""
         for values, scales, new in ((self.k, self.k_scale, k), (self.v, self.v_scale, v)):
-            values[fresh] = 0
+            if len(slots.fresh):
+                values[slots.fresh] = 0
             if scales is None:
-                values[page, :, offset] = new.to(values.dtype)
+                values[slots.page, :, slots.offset] = new.to(values.dtype)
             else:
                 q, scale = quantize_int8(new)
-                scales[fresh] = 0
-                values[page, :, offset], scales[page, :, offset] = q, scale
+                scales[slots.fresh] = 0
+                values[slots.page, :, slots.offset], scales[slots.page, :, slots.offset] = q, scale
 
     def gather(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Read whole pages: table [..., P] -> K and V as stored, fp32 [..., kv_heads, P * 64, head_dim]."""
@@ -68,6 +80,7 @@ def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _gather(values: Tensor, scales: Tensor | None, table: Tensor) -> Tensor:
-    pages = values[table]
-    pages = pages.float() if scales is None else dequantize_int8(pages, scales[table])
-    return pages.transpose(-4, -3).flatten(-3, -2)
+    pages = values[table].transpose(-4, -3)
+    if scales is not None:
+        pages = dequantize_int8(pages, scales[table].transpose(-3, -2))
+    return pages.to(torch.float32, memory_format=torch.contiguous_format).flatten(-3, -2)

@@ -10,7 +10,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
+import transformers
+from helpers.packers import write_gguf_llama
 from rich.console import Console
 
 from labkit.bench.fit import GIB, fit
@@ -324,6 +327,31 @@ def test_fp32_files_are_loaded_in_half(tmp_path: Path) -> None:
     assert fit(tmp_path).weight_bytes == fit(config).weight_bytes
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16"])
+def test_gguf_by_its_header(tmp_path: Path, kind: str) -> None:
+    """Nine tensors a layer; 4-bit matrices keep their 18 or 20 bytes per 32 weights, the rest takes half precision."""
+    config = llama_config(tie_word_embeddings=True, num_hidden_layers=2)
+    shapes = transformers.LlamaConfig(**{key: value for key, value in config.items() if key != "model_type"})
+    model = transformers.LlamaForCausalLM(shapes)
+    path = tmp_path / "small.gguf"
+    write_gguf_llama(path, model, gguf.GGMLQuantizationType[kind])
+    projections = 2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 512)
+    others = 1024 * 256 + 5 * 256
+    per_weight = {"Q4_0": 18 / 32, "Q4_1": 20 / 32}.get(kind, 2)
+    report = fit(path)
+    assert report.parameters == projections + others
+    assert report.weight_bytes == projections * per_weight + others * 2
+    assert report.labkit_packing_bytes == (projections * 2 / 32 if kind == "Q4_0" else 0)
+    assert fit(path, weights="fp16").weight_bytes == 2 * (projections + others)
+
+
+def test_smollm2_before_it_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="not been fetched") as caught:
+        fit("smollm2")
+    assert "labkit demo" in caught.value.cure
+
+
 def test_labkit_tiny() -> None:
     report = fit("labkit-tiny", mtp=True, gpu_memory_gib=2)
     assert report.fits
@@ -375,8 +403,8 @@ def test_groups_are_not_cut() -> None:
 def test_unknown_models() -> None:
     with pytest.raises(ModelNotFoundError, match="known name"):
         fit("Qwen9-1B")
-    with pytest.raises(UnsupportedModelError, match="GGUF"):
-        fit("model.gguf")
+    with pytest.raises(ModelNotFoundError, match="known name"):
+        fit("absent.gguf")
     with pytest.raises(UnsupportedModelError, match="gpt2"):
         fit({"model_type": "gpt2"})
     with pytest.raises(CheckpointError, match="num_experts"):

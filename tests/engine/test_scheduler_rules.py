@@ -63,8 +63,8 @@ def test_sequences_compare_by_identity() -> None:
     ("prompt", "max_tokens", "error", "named"),
     [
         (0, 5, EmptyPromptError, "no token"),
-        (20, 5, PromptTooLongError, "20 tokens"),
-        (21, 5, PromptTooLongError, "19 tokens"),
+        (20, 5, PromptTooLongError, "prompt has 20 tokens"),
+        (21, 5, PromptTooLongError, "Shorten the prompt to 19"),
         (10, 7, PromptTooLongError, "16"),
         (19, 1, PromptTooLongError, "16"),
         (3, 0, RequestError, "max_tokens is 0"),

@@ -80,7 +80,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens = self.model.run(batch)
         for seq in data.draw(st.lists(st.sampled_from(self.accepted), min_size=1, max_size=3)):
             self._abort_twice(seq)
+        ended = [(seq, len(seq)) for seq in self.accepted if seq.status is Status.FINISHED]
         self._postprocess(batch, tokens)
+        assert all(len(seq) == before for seq, before in ended), "a token came after the abort"
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data(), reason=st.sampled_from([FinishReason.STOP, FinishReason.ERROR]))
@@ -173,6 +175,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for chunk in batch.chunks:
             assert chunk.length > 0 and chunk.start == chunk.seq.num_computed
             assert chunk.start + chunk.length <= len(chunk.seq.pages) * self.config.page_size
+        last_admitted = max((seq.arrival for seq in self.scheduler.running), default=-1)
+        assert all(seq.arrival > last_admitted for seq in self.scheduler.waiting), "somebody was overtaken"
         assert {chunk.seq.seq_id for chunk in batch.chunks} == {seq.seq_id for seq in self.scheduler.running}
 
     # No starvation: whoever is the oldest alive advances by a token or more in each step, so it finishes within as

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from labkit.ops.attention import attention_decode, attention_prefill
 from labkit.ops.layout import PAGE_SIZE
-from labkit.ops.paged_kv import KVPages
+from labkit.ops.paged_kv import KVPages, KVSlots
 from labkit.quant.kv import dequantize_int8, quantize_int8
 
 CONTEXTS = (1, 5, 63, 64, 65, 200)
@@ -24,10 +24,9 @@ def filled(contexts: tuple[int, ...], heads: int, dim: int, dtype: torch.dtype) 
     free = (torch.randperm(sum(counts) + 2) + 1).tolist()
     tables = [[free.pop() for _ in range(count)] for count in counts]
     for context, table in zip(contexts, tables, strict=True):
-        positions = torch.arange(context)
-        slots = torch.tensor(table)[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
-        for part in slots.split(37):
-            pages.write(torch.randn(len(part), heads, dim), torch.randn(len(part), heads, dim), part)
+        for part in torch.arange(context).split(37):
+            slots = KVSlots.at(torch.tensor(table)[part // PAGE_SIZE], part % PAGE_SIZE)
+            pages.write(torch.randn(len(part), heads, dim), torch.randn(len(part), heads, dim), slots)
     return pages, tables
 
 

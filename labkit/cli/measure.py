@@ -1,0 +1,215 @@
+"""Commands that measure and compute: bench run, eval perplexity, fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from labkit.cli import options as o
+from labkit.errors import ConfigError
+
+
+class Peer(StrEnum):
+    """Systems that `bench run` can measure beside labkit."""
+
+    TRANSFORMERS = "transformers"
+
+
+def bench_run(
+    model: o.Model = "smollm2",
+    context: Annotated[list[int] | None, typer.Option(help="Prompt tokens; may be given several times.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences at once; may be given several times.")] = None,
+    decode_tokens: Annotated[int, typer.Option(help="Tokens that each sequence generates.")] = 32,
+    repeats: Annotated[int, typer.Option(help="Runs of each cell after a warm-up; the median counts.")] = 3,
+    peer: Annotated[Peer | None, typer.Option(help="Measure this system too, in the same run.")] = None,
+    executor: o.Executor = "auto",
+    dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.KvDtype = "auto",
+    max_seq_len: o.MaxSeqLen = None,
+    as_json: o.Json = False,
+) -> None:
+    """Measure prefill and decode speed over context lengths and batch sizes.
+
+    Example: `labkit bench run -m smollm2 --context 128 --context 1024 --batch 1 --batch 8 --peer transformers`
+    """
+    from labkit.bench.peer import run_peer_transformers
+    from labkit.bench.run import run_bench
+    from labkit.engine.llm import LLM
+
+    contexts, batches = context or [128, 1024], batch or [1, 8]
+    settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    settings |= {"max_seq_len": max_seq_len, "decode_batch_size": max([8, *batches])}
+    with _progress() as progress:
+        if peer is Peer.TRANSFORMERS:
+            report = run_peer_transformers(
+                model, contexts, batches, decode_tokens, repeats, progress=progress, **settings
+            )
+            document: Any = report.to_dict()
+        else:
+            with LLM(model, **settings) as llm:
+                rows = run_bench(llm, contexts, batches, decode_tokens, repeats, progress=progress)
+            document = {"rows": [row.to_dict() for row in rows]}
+    if as_json:
+        o.print_json(document)
+    else:
+        _print_bench(document)
+
+
+def eval_perplexity(
+    text: Annotated[Path | None, typer.Argument(help="A UTF-8 text file; by default a speech of 1862.")] = None,
+    model: o.Model = "smollm2",
+    window: Annotated[int, typer.Option(help="Tokens that the model sees at once.")] = 1024,
+    stride: Annotated[int, typer.Option(help="Tokens scored with each window.")] = 512,
+    max_tokens: Annotated[int | None, typer.Option(help="Score only the first tokens of the text.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Also compare with this dtype (float32): argmax agreement and KL divergence.")
+    ] = None,
+    executor: o.Executor = "auto",
+    dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.KvDtype = "auto",
+    as_json: o.Json = False,
+) -> None:
+    """Perplexity of a text, with any KV dtype.
+
+    Example: `labkit eval perplexity my.txt -m smollm2 --kv-cache-dtype int8 --reference float32`
+    """
+    from labkit.bench.perplexity import compare, perplexity
+    from labkit.bench.texts import DEFAULT_TEXT
+    from labkit.engine.llm import LLM
+
+    content = _read_text(text or DEFAULT_TEXT)
+    limits: dict[str, Any] = {"window": window, "stride": stride, "max_tokens": max_tokens}
+    settings = {"executor": executor, "kv_cache_dtype": kv_cache_dtype}
+    with LLM(model, dtype=dtype, **settings) as llm, _progress() as progress:
+        scored = _counting(progress, "scoring")
+        document = perplexity(llm, content, **limits, progress=scored).to_dict()
+        if reference is not None:
+            with LLM(model, dtype=reference, executor=executor) as exact:
+                compared = _counting(progress, "comparing")
+                document["comparison"] = compare(llm, exact, content, **limits, progress=compared).to_dict()
+    document["text"] = str(text or DEFAULT_TEXT.name)
+    if as_json:
+        o.print_json(document)
+    else:
+        Console().print(_as_table(document))
+
+
+def fit(
+    model: Annotated[str, typer.Option("-m", "--model", help="A checkpoint, or a name such as Qwen3.5-27B.")],
+    gpus: Annotated[int, typer.Option("--gpus", "--tp-size", help="GPUs that share the model.")] = 1,
+    gpu_memory_gib: Annotated[float, typer.Option(help="Memory of one GPU in GiB.")] = 16,
+    kv_cache_dtype: Annotated[str, typer.Option(help="fp16, int8, int4 or k8v4.")] = "fp16",
+    context: Annotated[int | None, typer.Option(help="Tokens that must fit.")] = None,
+    slots: Annotated[int, typer.Option(help="Sequences that run at the same time.")] = 8,
+    mtp: Annotated[bool, typer.Option("--mtp", help="Load the multi-token prediction block too.")] = False,
+    weights: Annotated[str | None, typer.Option(help="Weight format of a named config, such as g128-sym.")] = None,
+    packing: Annotated[str, typer.Option(help="Count INT4 weights as in the file, or in labkit's format.")] = "file",
+    as_json: o.Json = False,
+) -> None:
+    """Which checkpoint fits which GPUs, with how many tokens of context, before anything is loaded.
+
+    Example: `labkit fit -m Qwen3.5-27B --weights g128-sym --gpus 2 --kv-cache-dtype int8 --mtp`
+    """
+    from labkit.bench.fit import fit as compute
+
+    report = compute(
+        model,
+        gpus=gpus,
+        gpu_memory_gib=gpu_memory_gib,
+        kv_cache_dtype=kv_cache_dtype,
+        context=context,
+        slots=slots,
+        mtp=mtp,
+        weights=weights,
+        packing=packing,
+    )
+    if as_json:
+        o.print_json(report.to_dict())
+    else:
+        Console().print(report.render())
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A callback (done, total, text) that draws a bar on a terminal and does nothing when the output is piped."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total, text: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
+def _counting(progress: Any, text: str) -> Any:
+    return lambda done, total: progress(done, total, f"{text} {done} of {total} tokens")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.", cure="Give a UTF-8 text file.") from None
+
+
+BENCH_COLUMNS = {
+    "system": "system",
+    "dtype": "dtype",
+    "context": "context",
+    "batch": "batch",
+    "prefill_tokens_per_s": "prefill tok/s",
+    "decode_tokens_per_s": "decode tok/s",
+    "ttft_s": "TTFT s",
+    "tpot_s": "TPOT s",
+    "ceiling_tokens_per_s": "ceiling tok/s",
+}
+
+
+def _print_bench(document: dict[str, Any]) -> None:
+    console, rows = Console(), document["rows"]
+    where = f"{rows[0]['device']}, {rows[0]['threads']} threads, {rows[0]['date']}" if rows else "nothing measured"
+    console.print(_table(rows, BENCH_COLUMNS, f"measured: {where}"))
+    for row in rows:
+        if row["error"]:
+            console.print(f"{row['system']}, context {row['context']}, batch {row['batch']}: {row['error']}")
+    if document.get("comparison"):
+        columns = {name: name.replace("_", " ") for name in document["comparison"][0]}
+        console.print(_table(document["comparison"], columns, "labkit / transformers"))
+    if document.get("loads"):
+        columns = {name: name.replace("_", " ") for name in document["loads"][0]}
+        console.print(_table(document["loads"], columns, "loading, each in a process of its own"))
+
+
+def _table(rows: list[dict[str, Any]], columns: dict[str, str], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in columns.values():
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*(_shown(row[name]) for name in columns))
+    return table
+
+
+def _as_table(document: dict[str, Any]) -> Table:
+    table = Table(title="perplexity")
+    table.add_column("")
+    table.add_column("", justify="right")
+    flat = {**document, **document.get("comparison", {})}
+    for name, value in flat.items():
+        if name != "comparison":
+            table.add_row(name.replace("_", " "), _shown(value))
+    return table
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1 else f"{value:,.2f}"
+    return "-" if value is None else str(value)

@@ -1,0 +1,41 @@
+"""``python -m serve -m MODEL``: the server from the command line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from labkit.errors import LabkitError
+from serve import run
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    model: Annotated[str, typer.Option("-m", "--model", help="Directory, .gguf file or name.")] = "smollm2",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto or int8.")] = "auto",
+    max_seq_len: Annotated[int | None, typer.Option(help="Tokens of prompt and answer together.")] = None,
+    decode_batch_size: Annotated[int, typer.Option(help="Answers that grow at the same time.")] = 8,
+) -> None:
+    """Serve a model over HTTP, in the shape of the OpenAI API."""
+    settings: dict[str, Any] = {
+        "dtype": dtype,
+        "kv_cache_dtype": kv_cache_dtype,
+        "max_seq_len": max_seq_len,
+        "decode_batch_size": decode_batch_size,
+    }
+    try:
+        run(model, host=host, port=port, served_model_name=served_model_name, **settings)
+    except LabkitError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+if __name__ == "__main__":
+    app()
