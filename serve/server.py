@@ -15,8 +15,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from labkit.engine.config import EngineConfig
-from labkit.engine.llm import LLM
+from labkit.engine.core import Engine
+from labkit.engine.progress import loading_bar
 from labkit.errors import ConfigError
+from labkit.model.weights import Progress
 from serve.app import create_app
 
 BACKLOG = 1024  # connections that may wait to be accepted
@@ -25,9 +27,9 @@ GRACE_SECONDS = 5  # for connections that do not end by themselves at shutdown
 
 def serve_model(model: str, host: str, port: int, name: str, settings: dict[str, Any]) -> None:
     """Listen at once, load meanwhile, serve until a signal. Raises ConfigError or what loading raises."""
-    EngineConfig(model=model, **settings)  # refuses wrong settings before anything starts
+    config = EngineConfig(model=model, **settings)  # refuses wrong settings before anything starts
     with bind(host, port) as listener, _sigterm_as_interrupt():
-        app = create_app(partial(LLM, model, **settings), name)
+        app = create_app(partial(_load, config), name)
         server = Server(app)
         address = url(listener)
         service = app.state.service
@@ -40,6 +42,17 @@ def serve_model(model: str, host: str, port: int, name: str, settings: dict[str,
             _say("The server has ended.")
         if service.error:
             raise service.error
+
+
+def _load(config: EngineConfig, go_on: Progress) -> Engine:
+    with loading_bar() as draw:
+
+        def progress(text: str, done: int, total: int) -> None:
+            go_on(text, done, total)
+            if draw:
+                draw(text, done, total)
+
+        return Engine(config, progress)
 
 
 class Server(uvicorn.Server):

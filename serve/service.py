@@ -13,17 +13,19 @@ from fastapi import FastAPI
 from labkit.engine.async_engine import AsyncEngine
 from labkit.engine.core import Engine
 from labkit.engine.llm import LLM
-from labkit.errors import LabkitError
+from labkit.errors import EngineClosedError, LabkitError
+from labkit.model.weights import Progress
 from serve.errors import model_not_found, unavailable
 
-Source = LLM | Engine | Callable[[], LLM | Engine]
+Source = LLM | Engine | Callable[[Progress], Engine]
 
 
 class Service:
     """Owns the AsyncEngine from the app's start to its end.
 
-    source: a loaded LLM or Engine, which is the server's alone from then on, or a function that loads one; it is
-    called in a thread when the app starts, so that the server answers meanwhile.
+    source: a loaded LLM or Engine, which is the server's alone from then on, or a function that loads an Engine. It
+    is called in a thread when the app starts, so that the server answers meanwhile, and given a progress callback
+    that raises EngineClosedError once nobody needs the model any more.
     on_ready, on_failure: called on the event loop once the model is there, or cannot be (``error`` then says why).
     """
 
@@ -70,9 +72,8 @@ class Service:
         if isinstance(self._source, (LLM, Engine)):
             self._finish(self._source)
             return
-        # A daemon: Ctrl-C must not have to wait until a large model is loaded.
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._load, args=(self._source, loop), name="labkit-load", daemon=True).start()
+        threading.Thread(target=self._load, args=(self._source, loop), name="labkit-load").start()
 
     async def close(self) -> None:
         """End the answers under way and free the model. A second call does nothing."""
@@ -80,15 +81,20 @@ class Service:
         if self._engine:
             await self._engine.close()
 
-    def _load(self, load: Callable[[], LLM | Engine], loop: asyncio.AbstractEventLoop) -> None:
+    def _load(self, load: Callable[[Progress], Engine], loop: asyncio.AbstractEventLoop) -> None:
         try:
-            result: LLM | Engine | LabkitError = load()
+            result: Engine | LabkitError = load(self._go_on)
         except LabkitError as error:
             result = error
         except Exception as error:  # out of memory, a broken installation: the server must say so and end
             result = LabkitError(f"Loading failed: {type(error).__name__}: {error}.", cure="`labkit doctor` may help.")
         with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
             loop.call_soon_threadsafe(self._finish, result)
+
+    def _go_on(self, text: str, done: int, total: int) -> None:
+        """Ends the loading between two tensors: Ctrl-C must not have to wait for the rest of a large model."""
+        if self._closed:
+            raise EngineClosedError("The server ended while the model was loading.", cure="Start it again.")
 
     def _finish(self, result: LLM | Engine | LabkitError) -> None:
         if self._closed:

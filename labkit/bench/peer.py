@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from labkit.bench.load_cost import LoadCost, measure_load
-from labkit.bench.peer_model import load_peer, plain_checkpoint
+from labkit.bench.peer_model import load_peer, plain_checkpoint, transformers
 from labkit.bench.peer_subject import TransformersSubject
 from labkit.bench.results import BenchRow, Spread
 from labkit.bench.run import Progress, SideBySide
@@ -34,13 +34,13 @@ class PeerCell:
     @property
     def peer(self) -> BenchRow | None:
         """transformers in the dtype that decodes faster here; None if it could not run."""
-        ran = [row for row in self.peers if row.decode_tokens_per_s is not None]
-        return max(ran, key=_decode_rate, default=None)
+        ran = [row for row in self.peers if _decode(row)]
+        return max(ran, key=lambda row: _median(_decode(row)) or 0.0, default=None)
 
     @property
     def decode_ratio(self) -> float | None:
         """labkit / transformers, decode tokens per second."""
-        return _ratio(self.labkit.decode_tokens_per_s, self.peer and self.peer.decode_tokens_per_s)
+        return _ratio(_decode(self.labkit), _decode(self.peer))
 
     @property
     def prefill_ratio(self) -> float | None:
@@ -77,11 +77,11 @@ class PeerReport:
         return {
             "context": ours.context,
             "batch": ours.batch,
-            "labkit_decode_tokens_per_s": ours.decode_tokens_per_s and ours.decode_tokens_per_s.median,
-            "transformers_decode_tokens_per_s": peer and _decode_rate(peer),
-            "transformers_dtype": peer and peer.dtype,
+            "labkit_decode_tokens_per_s": _median(_decode(ours)),
+            "transformers_decode_tokens_per_s": _median(_decode(peer)),
+            "transformers_dtype": peer.dtype if peer else None,
             "decode_ratio": cell.decode_ratio,
-            "decode_ratio_to_batch_1": _ratio(ours.decode_tokens_per_s, single and single.decode_tokens_per_s),
+            "decode_ratio_to_batch_1": _ratio(_decode(ours), _decode(single)),
             "prefill_ratio": cell.prefill_ratio,
         }
 
@@ -104,12 +104,13 @@ def run_peer_transformers(
 ) -> PeerReport:
     """Measure labkit and transformers (in fp32 and in bf16) side by side, their runs alternating.
 
-    settings: those of LLM (dtype, kv_cache_dtype, ...); decode_batch_size is at least the largest batch. Everything runs
-    in this process on the same number of threads, except loading, which is measured in fresh processes first.
+    settings: those of LLM (dtype, kv_cache_dtype, ...); decode_batch_size is at least the largest batch. Everything
+    runs in this process on the same number of threads, except loading, which is measured in fresh processes first.
     Raises MissingExtraError without transformers, and the errors of ``LLM`` and ``run_bench``.
     """
     workload = Workload(context_lengths, batch_sizes, decode_tokens, repeats)
     settings["decode_batch_size"] = max(*batch_sizes, settings.get("decode_batch_size", 1))
+    transformers()  # its absence is told before anything takes time
     path = resolve_model(str(model))
     with tempfile.TemporaryDirectory(prefix="labkit-peer-") as scratch:
         plain = plain_checkpoint(path, Path(scratch))
@@ -127,9 +128,12 @@ def _measure_loads(path: Path, plain: Path, settings: dict[str, Any]) -> tuple[L
     return ours, *(measure_load("transformers", plain, dtype, threads) for dtype in PEER_DTYPES)
 
 
-def _decode_rate(row: BenchRow) -> float:
-    assert row.decode_tokens_per_s is not None  # only rows that ran come here
-    return row.decode_tokens_per_s.median
+def _decode(row: BenchRow | None) -> Spread | None:
+    return row.decode_tokens_per_s if row else None
+
+
+def _median(spread: Spread | None) -> float | None:
+    return spread.median if spread else None
 
 
 def _ratio(ours: Spread | None, theirs: Spread | None) -> float | None:

@@ -62,7 +62,7 @@ class AnswerStream:
         except asyncio.CancelledError:
             self.abort()
             raise
-        if self._error:
+        if self._error and not self.requests:  # else it failed after it was taken: that is news of its answers
             raise self._error
         return self
 

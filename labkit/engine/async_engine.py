@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
@@ -39,6 +40,8 @@ class AsyncEngine:
         self._suspects: set[Request] = set()  # whose batch failed since their last token
         self._thread = threading.Thread(target=self._run, name="labkit-engine", daemon=True)
         self._thread.start()
+        # A thread that is inside torch when the interpreter ends would take the process down with it.
+        weakref.finalize(self, _end_thread, self._commands, self._thread)
 
     @property
     def closed(self) -> bool:
@@ -178,6 +181,11 @@ class AsyncEngine:
                 command()
         for stream in streams:
             self._drop(stream)
+
+
+def _end_thread(commands: queue.SimpleQueue[Callable[[], None] | None], thread: threading.Thread) -> None:
+    commands.put(None)
+    thread.join()
 
 
 def _closed_error() -> EngineClosedError:

@@ -6,6 +6,7 @@ Sequence -> Scheduler.schedule() -> Batch -> Runner.run() -> logits -> sample() 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Sequence as ReadOnly
 
@@ -31,6 +32,7 @@ from labkit.model.resolve import resolve_model
 from labkit.model.weights import Progress
 from labkit.ops.layout import PAGE_SIZE
 
+logger = logging.getLogger("labkit")
 DEFAULT_MAX_SEQ_LEN = 8192
 
 
@@ -44,6 +46,9 @@ class Engine:
         self.config = config
         path = resolve_model(str(config.model), progress=progress)
         model, self.checkpoint = load_model(path, config.torch_dtype, progress)
+        for finding in self.checkpoint.report.ranges:
+            if not finding.kept_half:
+                logger.warning("%s", finding)
         self.model_config: ModelConfig = model.config
         self.tokenizer: Tokenizer | None = open_tokenizer(self.checkpoint)
         self.max_seq_len = _max_seq_len(config, model.config)

@@ -47,7 +47,8 @@ class PrefillChunk:
 class ForwardBatch:
     """The tensors of one step, made from chunks; those of one token must come first.
 
-    token_ids, positions: [T]; kv_slots: where K and V of the T tokens are stored; num_decodes: leading chunks of one token; prefills: the others.
+    token_ids, positions: [T]; kv_slots: where K and V of the T tokens are stored;
+    num_decodes: leading chunks of one token; prefills: the others.
     """
 
     def __init__(self, chunks: list[SequenceChunk]) -> None:

@@ -36,10 +36,12 @@ class WeightSource:
         self._table: Tensor | None = None
 
     def vector(self, name: str) -> Tensor:
-        """A small tensor (norm weight, decay, bias, convolution) in fp32."""
-        tensor = self.checkpoint.tensor(name).float()
+        """A small tensor (norm weight, decay, bias, convolution) in fp32; what half could not hold is reported."""
+        tensor = self.checkpoint.tensor(name)
+        if self.dtype != torch.float32:
+            to_half_checked(name, tensor, self.checkpoint.report)
         self._report_progress()
-        return tensor
+        return tensor.float()
 
     def norm(self, name: str, *, zero_centered: bool = False) -> RMSNorm:
         """The RMSNorm whose weight is ``name.weight``; zero-centred weights get their 1 here."""
@@ -104,7 +106,9 @@ class WeightSource:
 
     def _report_progress(self) -> None:
         if self._progress:
-            self._progress(f"Loading {self.checkpoint.path.name}", self.checkpoint.bytes_read, self.checkpoint.total_bytes)
+            self._progress(
+                f"Loading {self.checkpoint.path.name}", self.checkpoint.bytes_read, self.checkpoint.total_bytes
+            )
 
 
 def _join(a: Tensor | Int4Weight, b: Tensor | Int4Weight) -> Tensor | Int4Weight | None:

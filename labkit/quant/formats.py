@@ -58,7 +58,7 @@ def q8_0_to_float(blocks: Tensor) -> Tensor:
     """GGUF Q8_0 rows, uint8 ``[N, K // 32 * 34]``, as float32 ``[N, K]``: ``w = q * d``."""
     blocks = blocks.unflatten(1, (-1, Q8_0_BYTES))
     q = blocks[..., 2:].contiguous().view(torch.int8)
-    return (q.float() * _halves(blocks, 1).float()).flatten(1)
+    return (q.float() * _halves(blocks, 1)).flatten(1)
 
 
 def _halves(blocks: Tensor, count: int) -> Tensor:

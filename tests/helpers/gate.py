@@ -20,7 +20,7 @@ class Gate:
 
     def next_batch(self) -> list[int]:
         """The sequence ids of the step that has just begun and now waits."""
-        return self._batches.get(timeout=30)
+        return self._batches.get(timeout=20)
 
     def let_pass(self, steps: int = 1) -> None:
         """Let so many steps go on."""
@@ -28,5 +28,5 @@ class Gate:
 
     def _gated(self, batch: Any, *rest: Any) -> Any:
         self._batches.put([chunk.seq.seq_id for chunk in batch.chunks])
-        assert self._permits.acquire(timeout=60), "the test never let this step pass"
+        assert self._permits.acquire(timeout=20), "the test never let this step pass"
         return self._run(batch, *rest)

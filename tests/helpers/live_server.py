@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,13 @@ class LiveServer:
     def engine(self) -> Engine:
         """The engine behind it; to be looked at only."""
         return self.service.engine.engine
+
+    def wait_until(self, status: str) -> None:
+        """Wait until the service says so."""
+        deadline = time.monotonic() + 60
+        while self.service.status != status:
+            assert time.monotonic() < deadline, f"the server stays {self.service.status}"
+            time.sleep(0.01)
 
     def openai(self) -> openai.OpenAI:
         """The official client; it does not try again, so that a test sees every error."""

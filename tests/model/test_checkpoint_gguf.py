@@ -1,20 +1,19 @@
-"""GGUF files: values against the gguf package, row order against transformers, broken and foreign files."""
+"""GGUF files: values against the gguf package, row order against transformers."""
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from helpers.gguf_bytes import write_raw_gguf
+from helpers.gguf_models import draw_model
 from helpers.packers import split_heads, write_gguf_llama
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from labkit.errors import CheckpointError, LabkitError, UnsupportedModelError
+from labkit.errors import CheckpointError
 from labkit.model.checkpoint import head_is_tied, open_checkpoint
 from labkit.quant.int4 import Int4Weight
 
@@ -23,19 +22,6 @@ pytestmark = pytest.mark.usefixtures("seed")
 Q = gguf.GGMLQuantizationType
 TYPES = [Q.F32, Q.F16, Q.Q8_0, Q.Q4_0, Q.Q4_1]
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-def draw_model(*, tied: bool = False, bias: bool = False) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=777, rms_norm_eps=1e-5, bos_token_id=1,
-        eos_token_id=2, tie_word_embeddings=tied, attention_bias=bias,
-        rope_parameters={"rope_theta": 5e4, "rope_type": "default"},
-    )  # fmt: skip
-    model = LlamaForCausalLM(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -119,7 +105,7 @@ def test_config_has_the_keys_of_transformers(tmp_path: Path) -> None:
 
 
 def test_keys_that_may_be_absent(tmp_path: Path) -> None:
-    rewrite(tmp_path / "m.gguf", drop={"llama.attention.key_length", "llama.attention.value_length",
+    write_raw_gguf(tmp_path / "m.gguf", drop={"llama.attention.key_length", "llama.attention.value_length",
                                        "llama.attention.head_count_kv", "llama.rope.freq_base"})  # fmt: skip
     config = open_checkpoint(tmp_path / "m.gguf").config
     assert (config["head_dim"], config["num_key_value_heads"], config["rope_theta"]) == (16, 4, 10000.0)
@@ -164,241 +150,3 @@ def test_smollm2_against_the_gguf_package(smollm2_path: Path) -> None:
         dense = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         dense = split_heads(dense, heads) if heads else dense
         assert np.array_equal(checkpoint.tensor(f"{ours}.weight").numpy(), dense)
-
-
-# --- files that are refused ------------------------------------------------------------------------------
-
-
-def refused(path: Path, *, saying: str, kind: type[LabkitError] = CheckpointError) -> None:
-    with pytest.raises(kind, match=saying) as caught:
-        open_checkpoint(path)
-    assert caught.value.cure
-
-
-def string(text: str | bytes) -> bytes:
-    raw = text.encode() if isinstance(text, str) else text
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def key(name: str, value: str | int | float) -> bytes:
-    """A key of type string, u32 or f32."""
-    if isinstance(value, str):
-        return string(name) + struct.pack("<I", 8) + string(value)
-    code, number = ("f", 6) if isinstance(value, float) else ("I", 4)
-    return string(name) + struct.pack(f"<I{code}", number, value)
-
-
-def row(name: str, shape: tuple[int, ...], kind: int = 0, offset: int = 0) -> bytes:
-    """A line of the tensor table; shape as GGUF has it, innermost first."""
-    return string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
-
-
-KEYS: dict[str, str | int | float] = {
-    "general.architecture": "llama",
-    "llama.context_length": 128,
-    "llama.embedding_length": 64,
-    "llama.block_count": 1,
-    "llama.feed_forward_length": 96,
-    "llama.attention.head_count": 4,
-    "llama.attention.head_count_kv": 2,
-    "llama.attention.key_length": 16,
-    "llama.attention.value_length": 16,
-    "llama.attention.layer_norm_rms_epsilon": 1e-5,
-    "llama.rope.freq_base": 5e4,
-}
-
-
-def rewrite(
-    path: Path,
-    *,
-    change: dict[str, str | int | float] | None = None,
-    drop: set[str] | None = None,
-    rows: list[bytes] | None = None,
-    raw_key: bytes = b"",
-    version: int = 3,
-    data: int = 1 << 16,
-) -> Path:
-    """A GGUF file written byte by byte; its tensors are zeros."""
-    keys = [key(name, value) for name, value in (KEYS | (change or {})).items() if name not in (drop or set())]
-    keys += [raw_key] if raw_key else []
-    rows = [row("token_embd.weight", (64, 96)), *(rows or [])]
-    head = b"GGUF" + struct.pack("<IQQ", version, len(rows), len(keys)) + b"".join(keys) + b"".join(rows)
-    path.write_bytes(head + bytes(-len(head) % 32 + data))
-    return path
-
-
-def test_the_handwritten_file_is_sound(tmp_path: Path) -> None:
-    for version in (2, 3):
-        checkpoint = open_checkpoint(rewrite(tmp_path / "m.gguf", version=version))
-        assert checkpoint.tensor("model.embed_tokens.weight").shape == (96, 64)
-
-
-@pytest.mark.parametrize("architecture", ["qwen35", "qwen3next", "qwen35moe", "llama4", ""])
-def test_other_architectures(tmp_path: Path, architecture: str) -> None:
-    """Case ckpt-04: a hybrid's converted values would load and give garbage, so it is refused by name."""
-    path = rewrite(tmp_path / "m.gguf", change={"general.architecture": architecture})
-    refused(path, saying=f"GGUF of architecture {architecture} is not supported", kind=UnsupportedModelError)
-
-
-def test_a_hybrid_with_its_own_tensors(tmp_path: Path) -> None:
-    rows = [row("blk.0.attn_norm.weight", (2,)), row("blk.0.ssm_a", (4,)), row("blk.0.ssm_dt.bias", (4,))]
-    path = rewrite(tmp_path / "m.gguf", change={"general.architecture": "qwen35"}, rows=rows)
-    refused(path, saying="GGUF of architecture qwen35 is not supported", kind=UnsupportedModelError)
-
-
-@pytest.mark.parametrize(
-    ("change", "saying"),
-    [
-        ({"llama.expert_count": 8}, "mixture of experts"),
-        ({"llama.expert_count": "eight"}, "mixture of experts"),
-        ({"split.count": 3}, "several files"),
-        ({"llama.rope.scaling.type": "yarn"}, "scaled rotary"),
-        ({"llama.attention.value_length": 32}, "differ in width"),
-        ({"llama.rope.dimension_count": 8}, "partial rotary"),
-    ],
-)
-def test_llamas_that_would_run_wrongly(tmp_path: Path, change: dict[str, str | int | float], saying: str) -> None:
-    refused(rewrite(tmp_path / "m.gguf", change=change), saying=saying, kind=UnsupportedModelError)
-
-
-def test_rotary_factors_in_a_tensor(tmp_path: Path) -> None:
-    path = rewrite(tmp_path / "m.gguf", rows=[row("rope_freqs.weight", (8,))])
-    refused(path, saying="scaled rotary", kind=UnsupportedModelError)
-
-
-@pytest.mark.parametrize(
-    "name", ["llama.context_length", "llama.embedding_length", "llama.block_count", "llama.attention.head_count"]
-)
-def test_keys_that_are_missing_or_no_number(tmp_path: Path, name: str) -> None:
-    refused(rewrite(tmp_path / "m.gguf", drop={name}), saying=f"{name} is None")
-    for value in (0, "four"):
-        refused(rewrite(tmp_path / "m.gguf", change={name: value}), saying=f"{name} is {value}")
-    per_layer = string(name) + struct.pack("<IIQ2I", 9, 4, 2, 4, 8)
-    refused(rewrite(tmp_path / "m.gguf", drop={name}, raw_key=per_layer), saying=rf"{name} is \[4, 8\]")
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape", "named"),
-    [
-        (12, (256, 64), "Q4_K"),
-        (30, (64, 64), "BF16"),
-        (6, (64, 64), "Q5_0"),
-        (999, (64, 64), "number 999"),
-        (2, (48, 64), r"Q4_0 and shape \[64, 48\]"),
-        (8, (64,), r"Q8_0 and shape \[64\]"),
-        (0, (), r"F32 and shape \[\]"),
-        (0, (64, 0), r"F32 and shape \[0, 64\]"),
-    ],
-)
-def test_tensor_types_are_named(tmp_path: Path, kind: int, shape: tuple[int, ...], named: str) -> None:
-    path = rewrite(tmp_path / "m.gguf", rows=[row("blk.0.ffn_up.weight", shape, kind)])
-    refused(path, saying=rf"blk\.0\.ffn_up\.weight has type {named}", kind=UnsupportedModelError)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.01, 0.2, 0.6, 0.999])
-def test_truncated_files(tmp_path: Path, share: float) -> None:
-    path = tmp_path / "m.gguf"
-    write_gguf_llama(path, draw_model(), Q.Q4_1)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-    refused(path, saying="is truncated")
-
-
-@pytest.mark.parametrize("content", [b"", b"GGU", b"GGML" + bytes(100), b"\x80\x02PK" * 20])
-def test_files_that_are_no_gguf(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "m.gguf").write_bytes(content)
-    refused(tmp_path / "m.gguf", saying="is not a GGUF file|is truncated")
-
-
-@pytest.mark.parametrize("version", [0, 1, 4, 0x03000000])
-def test_other_versions(tmp_path: Path, version: int) -> None:
-    path = rewrite(tmp_path / "m.gguf", version=version)
-    refused(path, saying=f"GGUF version {version}", kind=UnsupportedModelError)
-
-
-Damage = Callable[[Path], Path]
-
-
-@pytest.mark.parametrize(
-    ("damage", "saying"),
-    [
-        (lambda path: rewrite(path, raw_key=string("x") + struct.pack("<I", 77)), "a value of type 77"),
-        (lambda path: rewrite(path, raw_key=string("x") + struct.pack("<IIQ", 9, 9, 1)), "a value of type 9"),
-        (lambda path: rewrite(path, raw_key=string("x") + struct.pack("<IIQ", 9, 4, 2**60)), "truncated"),
-        (
-            lambda path: rewrite(path, raw_key=string("x") + struct.pack("<IIQ", 9, 8, 2**60)),
-            "truncated|makes no sense",
-        ),
-        (lambda path: rewrite(path, raw_key=string("x") + struct.pack("<IQ", 8, 2**63)), "truncated"),
-        (lambda path: rewrite(path, raw_key=key("general.alignment", 12)), "alignment 12"),
-        (lambda path: rewrite(path, raw_key=key("general.alignment", "x")), "alignment x"),
-        (lambda path: rewrite(path, raw_key=string(b"\xff\xfe") + struct.pack("<I", 0)), "a string"),
-        (lambda path: rewrite(path, rows=[row("token_embd.weight", (64, 96))]), "entry of tensor token_embd"),
-        (lambda path: rewrite(path, rows=[row("output.weight", (64, 96), 0, 3)]), "entry of tensor output"),
-        (lambda path: rewrite(path, rows=[row("output.weight", (64, 2**58))]), "truncated"),
-        (lambda path: rewrite(path, rows=[row("output.weight", (2**32, 2**32))]), "truncated"),
-        (lambda path: rewrite(path, rows=[row("output.weight", (2, 2, 2, 2, 2))]), "5 dimensions"),
-    ],
-)
-def test_damaged_headers(tmp_path: Path, damage: Damage, saying: str) -> None:
-    refused(damage(tmp_path / "m.gguf"), saying=saying)
-
-
-def test_random_damage_is_a_typed_error_or_harmless(tmp_path: Path, seed: int) -> None:
-    """Flip bytes of a sound header: whatever happens, it is no bare exception of struct, numpy or torch."""
-    path = tmp_path / "m.gguf"
-    sound = rewrite(path, rows=[row("blk.0.attn_q.weight", (64, 64), 2, 24576)]).read_bytes()
-    rng = np.random.default_rng(seed)
-    outcomes = set()
-    for _ in range(300):
-        damaged = bytearray(sound)
-        position = int(rng.integers(4, len(sound) - (1 << 16)))
-        damaged[position] = int(rng.integers(256))
-        path.write_bytes(damaged)
-        outcomes.add(_outcome(path))
-    assert "typed" in outcomes
-
-
-def _outcome(path: Path) -> str:
-    try:
-        checkpoint = open_checkpoint(path)
-        for name in checkpoint.names():
-            checkpoint.tensor(name)
-    except LabkitError:
-        return "typed"
-    return "read"
-
-
-def test_without_an_embedding(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    writer.add_tensor("output_norm.weight", np.ones(4, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    refused(tmp_path / "m.gguf", saying=r"no tensor token_embd\.weight")
-
-
-def test_missing_and_unknown_tensors(tmp_path: Path) -> None:
-    rows = [row("blk.0.attn_sinks.weight", (4,)), row("blk.0.attn_q.weight", (64, 32), 0, 32768)]
-    checkpoint = open_checkpoint(rewrite(tmp_path / "m.gguf", rows=rows))
-    assert "blk.0.attn_sinks.weight" in str(checkpoint.report)
-    with pytest.raises(CheckpointError, match=r"no tensor model\.layers\.0\.mlp\.up_proj\.weight"):
-        checkpoint.linear("model.layers.0.mlp.up_proj")
-    with pytest.raises(CheckpointError, match="has 32 rows where the heads need 64"):
-        checkpoint.linear("model.layers.0.self_attn.q_proj")
-
-
-@pytest.mark.parametrize("qtype", TYPES)
-def test_values_that_are_not_finite(tmp_path: Path, qtype: gguf.GGMLQuantizationType) -> None:
-    """In F32 and F16 a weight, in the others the scale of a block (their first two bytes)."""
-    path = tmp_path / "m.gguf"
-    write_gguf_llama(path, draw_model(), qtype)
-    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.ffn_down.weight")
-    data = bytearray(path.read_bytes())
-    bad = struct.pack("<f", np.nan) if qtype == Q.F32 else struct.pack("<e", np.inf)
-    data[tensor.data_offset : tensor.data_offset + len(bad)] = bad
-    path.write_bytes(data)
-    checkpoint = open_checkpoint(path)
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down_proj\.weight.* holds"):
-        checkpoint.linear("model.layers.1.mlp.down_proj")

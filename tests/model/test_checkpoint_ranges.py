@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.models import llama, random_ids, saved
 from helpers.packers import awq_config, awq_triplet, dequantize_rows, write_safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labkit import LLM
 from labkit.errors import CheckpointError
 from labkit.model.checkpoint import LoadReport, check_finite, open_checkpoint, ranges, to_half_checked
 from labkit.quant.int4 import Int4Weight
@@ -127,3 +130,36 @@ def test_a_finding_is_reported_once() -> None:
     for _ in range(2):
         to_half_checked("twice", torch.tensor([1e9]), report)
     assert len(report.ranges) == len(report.notes) == 1
+    for text in ("a note", "a note", "another"):
+        report.note(text)
+    assert str(report).splitlines()[1:] == ["a note", "another"]
+
+
+def test_a_large_matrix_may_lose_what_chance_puts_next_to_zero(seed: int) -> None:
+    """A bell curve of width 0.02 puts 0.3 of its 250,000 entries within 2^-25 of 0: a few of them are no finding."""
+    matrix, report = torch.randn(500, 500) * 0.02, LoadReport()
+    matrix[matrix.abs() < 1e-6] = 1e-3
+    matrix[3, 4] = matrix[5, 6] = 1e-9
+    assert to_half_checked("m", matrix, report).dtype == torch.float16
+    assert report.ranges[0].kept_half and "2 entries next to 0" in str(report)
+
+
+@pytest.mark.parametrize("shape", [(40,), (8, 5), (500, 500)])
+def test_more_than_chance_is_kept_wide(shape: tuple[int, ...], seed: int) -> None:
+    tensor, report = torch.rand(shape) + 0.5, LoadReport()
+    tensor.view(-1)[:40:4] = 1e-9
+    assert to_half_checked("t", tensor, report).dtype == torch.float32
+    assert not report.ranges[0].kept_half and report.ranges[0].flushing == 10
+
+
+def test_a_model_with_such_tensors_answers_in_fp32_where_needed(seed: int, tmp_path: Path, caplog: Any) -> None:
+    """Norm weight and matrix beyond float16: named in the log, kept wide, and the logits stay finite."""
+    model = llama()
+    model.model.layers[1].input_layernorm.weight[3] = 70144
+    model.model.layers[0].mlp.down_proj.weight[2, 5] = 1e6
+    ids = random_ids(160, 40)
+    with LLM(saved(model.bfloat16(), tmp_path)) as llm:
+        logits = llm.logits(ids)
+    assert logits.isfinite().all()
+    named = " ".join(record.getMessage() for record in caplog.records)
+    assert "layers.1.input_layernorm.weight" in named and "layers.0.mlp.down_proj.weight" in named

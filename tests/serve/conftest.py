@@ -8,8 +8,8 @@ from typing import Any
 
 import openai
 import pytest
-
 from helpers.live_server import LiveServer, live_server
+
 from labkit.engine.config import EngineConfig
 from labkit.engine.core import Engine
 from labkit.engine.sampler import SampledToken, SampleRequest
@@ -20,14 +20,13 @@ Script = Callable[[Sequence[Sequence[int]]], None]
 @pytest.fixture(scope="module")
 def live(tiny_path: Path) -> Iterator[LiveServer]:
     with live_server(Engine(EngineConfig(tiny_path, dtype="float32", max_seq_len=512, decode_batch_size=4))) as server:
+        server.wait_until("ok")
         yield server
 
 
 @pytest.fixture
 def client(live: LiveServer) -> Iterator[openai.OpenAI]:
     with live.openai() as client:
-        while not live.service.status == "ok":
-            pass
         yield client
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import openai
 import pytest
-
 from helpers.live_server import NAME, LiveServer
+
 from labkit.engine.chat_template import render_chat
 
 QUESTIONS = ["What is the capital of France?", "Hi", "Name a colour.", "Who are you?", "2 + 2 =", "Tell me a story."]
@@ -65,7 +65,7 @@ def test_without_a_seed_answers_differ(client: openai.OpenAI) -> None:
 
 def test_many_clients_get_what_each_gets_alone(client: openai.OpenAI) -> None:
     def greedy(question: str) -> str:
-        return texts(ask(client, question, temperature=0, stream=True))[0]
+        return texts(ask(client, question, temperature=0, stream=True, max_tokens=8))[0]
 
     alone = [greedy(question) for question in QUESTIONS]
     with ThreadPoolExecutor(len(QUESTIONS)) as pool:

@@ -6,6 +6,8 @@ and every answer becomes ``!!!!`` without an error. So no cast to float16 goes u
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from labkit.errors import CheckpointError
 from labkit.model.checkpoint.report import LoadReport, RangeFinding
 
 HALF_MAX = torch.finfo(torch.float16).max  # 65504
+HALF_ZERO = 2.0**-25  # what is smaller rounds to 0
+CHANCE = 10  # real weights crowd around 0 more than a bell curve
 
 # Elements looked at together, so that the masks of a 2 GB embedding do not take another 2 GB.
 STEP = 1 << 22
@@ -30,19 +34,31 @@ def check_finite(name: str, tensor: Tensor) -> Tensor:
 
 
 def to_half_checked(name: str, tensor: Tensor, report: LoadReport) -> Tensor:
-    """``tensor`` as float16, or as float32 if an entry would overflow or become 0; the report then names it.
+    """``tensor`` as float16, or as float32 if entries would overflow or become 0; the report then names it.
 
-    tensor: float16, bfloat16 or float32, any shape.
+    tensor: float16, bfloat16 or float32, any shape. A matrix may lose as many entries next to 0 as chance puts there
+    (see ``_by_chance``): that is named too, but it stays float16, or every large bfloat16 matrix would be widened.
     """
     if tensor.dtype == torch.float16:
         return tensor
     parts = tensor.reshape(-1).split(STEP)
-    overflowing = sum(int((part.abs() > HALF_MAX).sum()) for part in parts)
+    overflowing = sum(int((part.float().abs() > HALF_MAX).sum()) for part in parts)
     flushing = sum(int(((part.half() == 0) & (part != 0)).sum()) for part in parts)
-    if overflowing or flushing:
-        report.out_of_range(RangeFinding(name, overflowing, flushing))
-        return tensor.float()
-    return tensor.half()
+    if not overflowing and not flushing:
+        return tensor.half()
+    harmless = not overflowing and tensor.ndim > 1 and flushing <= CHANCE * _by_chance(tensor)
+    report.out_of_range(RangeFinding(name, overflowing, flushing, kept_half=harmless))
+    return tensor.half() if harmless else tensor.float()
+
+
+def _by_chance(matrix: Tensor) -> float:
+    """How many entries a bell curve as wide as this matrix puts within 2^-25 of 0, where float16 becomes 0.
+
+    Such entries lie far below the rounding of their neighbours; a model does not notice them. More of them, or
+    scales and norm weights that small, mean something.
+    """
+    deviation = matrix.float().square().mean().sqrt().item()
+    return matrix.numel() * 2 * HALF_ZERO / (deviation * math.sqrt(2 * math.pi)) if deviation else 0.0
 
 
 def scales_exactly(name: str, scales: Tensor, report: LoadReport) -> Tensor:
