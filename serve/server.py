@@ -28,20 +28,17 @@ GRACE_SECONDS = 5  # for connections that do not end by themselves at shutdown
 def serve_model(model: str, host: str, port: int, name: str, settings: dict[str, Any]) -> None:
     """Listen at once, load meanwhile, serve until a signal. Raises ConfigError or what loading raises."""
     config = EngineConfig(model=model, **settings)  # refuses wrong settings before anything starts
-    with bind(host, port) as listener, _sigterm_as_interrupt():
+    with bind(host, port) as listener:
         app = create_app(partial(_load, config), name)
-        server = Server(app)
-        address = url(listener)
-        service = app.state.service
+        server, service, address = Server(app), app.state.service, url(listener)
         service.on_ready = lambda: _say(f"{name} is served on {address}/v1 (Ctrl-C ends it)")
         service.on_failure = server.stop
-        _say(f"Loading {name}; {address}/health tells when it is ready.")
-        try:
+        with _ended_by_signals(server):
+            _say(f"Loading {name}; {address}/health tells when it is ready.")
             server.run(sockets=[listener])
-        except KeyboardInterrupt:
-            _say("The server has ended.")
-        if service.error:
-            raise service.error
+    if service.error:
+        raise service.error
+    _say("The server has ended.")
 
 
 def _load(config: EngineConfig, go_on: Progress) -> Engine:
@@ -97,16 +94,20 @@ def url(listener: socket.socket) -> str:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the process like Ctrl-C: in order, and with exit status 0."""
+def _ended_by_signals(server: Server) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the server in order, with exit status 0, at whatever moment they come.
+
+    uvicorn has its own handlers while it runs, and gives the signal back to these when it has ended.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous = {number: signal.signal(number, lambda *_: server.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

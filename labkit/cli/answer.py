@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labkit.cli import options as o
+from labkit.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from labkit.engine.llm import LLM
@@ -109,13 +110,23 @@ def _converse(llm: LLM, params: Any, start: list[dict[str, str]]) -> None:
             history = list(start)
         elif line:
             history.append({"role": "user", "content": line})
-            try:
-                answer = _show(llm.stream_chat(history, params)).text
-            except KeyboardInterrupt:
-                print(" [stopped]")
+            if (answer := _answer(llm, params, history)) is None:
                 history.pop()
             else:
                 history.append({"role": "assistant", "content": answer})
+
+
+def _answer(llm: LLM, params: Any, history: list[dict[str, str]]) -> str | None:
+    """The model's turn; None if the user stopped it or the conversation cannot go on with this line."""
+    try:
+        return _show(llm.stream_chat(history, params)).text
+    except KeyboardInterrupt:
+        print(" [stopped]")
+    except RequestError as error:
+        if not sys.stdin.isatty():  # a script shall notice; a person may try something else
+            raise
+        print(f"labkit: {error}", file=sys.stderr)
+    return None
 
 
 def _ask() -> str | None:
@@ -124,6 +135,8 @@ def _ask() -> str | None:
         line = input("you> " if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):
         return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"A line that you sent cannot be read: {error}.", cure="Send UTF-8 text.") from None
     return None if line in ("/exit", "/quit") else line
 
 

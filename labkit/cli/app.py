@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 a typed error (one line that names the cure, never a trace
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -38,16 +39,19 @@ app.command()(measure.fit)
 app.command()(machine.serve)
 
 
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+
 def main() -> None:
     """Entry point of the ``labkit`` command."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" for what it cannot
     try:
         app()
     except LabkitError as error:
         print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("labkit: interrupted.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        sys.stderr.close()
-        sys.exit(0)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("\nlabkit: interrupted.", file=sys.stderr)
+        raise

@@ -52,6 +52,7 @@ def sampling(
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=2, default=str)
+    """One JSON document on stdout; all ASCII where stdout is not UTF-8, so that nothing in it is lost."""
+    ascii_only = not sys.stdout.encoding.lower().startswith("utf")
+    json.dump(document, sys.stdout, ensure_ascii=ascii_only, indent=2, default=str)
     print()

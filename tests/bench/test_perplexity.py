@@ -124,6 +124,7 @@ def test_int8_kv_stays_close_on_labkit_tiny(tiny_path: Path, text: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_int8_kv_stays_close_on_smollm2(smollm2_path: Path, text: str) -> None:
     figures = {}
     for kv in ("auto", "int8"):
