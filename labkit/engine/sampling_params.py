@@ -126,7 +126,7 @@ def _biases(value: Any) -> dict[int, float]:
         raise _wrong("logit_bias", value, "a mapping from token id to a number from -100 to 100")
     biases: dict[int, float] = {}
     for key, amount in value.items():
-        token = int(key) if isinstance(key, str) and key.isdecimal() else key  # JSON keys are texts
+        token = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key  # JSON keys are texts
         valid = not isinstance(amount, bool) and isinstance(amount, (int, float)) and -100 <= amount <= 100
         if not _is_token_id(token) or not valid:
             raise _wrong("logit_bias", {key: amount}, "token ids from 0 with numbers from -100 to 100")

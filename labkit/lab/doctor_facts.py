@@ -18,7 +18,7 @@ import psutil
 
 WATCHED = ("cupy", "nvidia-cuda-nvrtc")
 EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "pydantic", "sse-starlette"),
+    "serve": ("fastapi", "uvicorn", "pydantic"),
     "notebooks": ("jupyterlab", "ipywidgets", "anywidget", "plotly", "pandas"),
 }
 # Front-end halves of the widgets, by the folder that JupyterLab looks for.

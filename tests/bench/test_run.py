@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.models import llama, saved
+from helpers.packers import write_awq_checkpoint
 
 from labkit import LLM, SamplingParams, __version__
 from labkit.bench.ceiling import Ceiling, decode_ceiling, read_bandwidth
@@ -18,6 +19,7 @@ from labkit.bench.timing import BenchStopped, Timing, time_labkit
 from labkit.bench.workload import Workload, random_prompts, tokens_per_answer, why_it_does_not_fit
 from labkit.errors import ConfigError, RequestError
 from labkit.model.cache import kv_bytes_per_token, state_bytes_per_slot
+from labkit.ops.linear import INT4_KERNEL_MAX_ROWS, Int4KernelLinear
 
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "ttft_s", "tpot_s")
 
@@ -219,6 +221,21 @@ def test_ceiling_counts_the_bytes_of_a_step(dtype: str, kv: str, tiny_path: Path
     assert ceiling.weight_bytes == pytest.approx(weights * (4 if dtype == "float32" else 2), rel=0.05)
     assert ceiling.tokens_per_s == 3e9 / (ceiling.weight_bytes + ceiling.cache_bytes)
     assert f"{ceiling.tokens_per_s:.1f} tok/s" in str(ceiling)
+
+
+def test_int4_weights_count_as_the_kernel_reads_them(seed: int, tmp_path: Path) -> None:
+    """Few rows read the copy in the kernel's layout, many rows the packed weight; never both."""
+    write_awq_checkpoint(tmp_path, llama(), group_size=32)
+    with LLM(tmp_path) as llm:
+        linears = [
+            linear for linear in llm.engine.runner.model.linears.values() if isinstance(linear, Int4KernelLinear)
+        ]
+    assert linears
+    for linear in linears:
+        rows, cols = linear.weight.shape
+        assert linear.bytes_read(1) == rows * cols // 2 + rows * cols // 32 * 4  # nibbles, and two bf16 per group
+        assert linear.bytes_read(INT4_KERNEL_MAX_ROWS + 1) == linear.weight.nbytes
+        assert linear.nbytes == linear.bytes_read(1) + linear.weight.nbytes
 
 
 def test_bandwidth_is_positive_and_row_without_ceiling_has_no_share() -> None:
