@@ -28,17 +28,20 @@ def llama3_frequencies(freqs: Tensor, factor: float, low: float, high: float, or
 
 
 def rope_table(freqs: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of every position and frequency: fp32 [T, 1, R] each (both halves alike; 1 stands for the heads)."""
-    angles = positions.float()[:, None] * freqs[None, :]
-    angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-    return angles.cos(), angles.sin()
+    """Factors of every position and frequency: fp32 [T, 1, R] each (1 stands for the heads).
+
+    Both halves of the first are cos; the second is -sin for the first half and sin for the other, so that
+    ``apply_rope`` needs no sign.
+    """
+    angles = (positions.float()[:, None] * freqs[None, :])[:, None, :]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first R dimensions of ``x`` [T, heads, D]; cos, sin: fp32 [T, 1, R]. Returns x's dtype."""
+    """Rotate the first R dimensions of ``x`` [T, heads, D] by a ``rope_table`` [T, 1, R]. Returns x's dtype."""
     rotary_dim = cos.shape[-1]
     rotated, passed = x[..., :rotary_dim].float(), x[..., rotary_dim:]
-    half = rotary_dim // 2
-    turned = torch.cat((-rotated[..., half:], rotated[..., :half]), dim=-1)
-    rotated = (rotated * cos + turned * sin).to(x.dtype)
+    partner = rotated.roll(rotary_dim // 2, dims=-1)
+    rotated = torch.addcmul(rotated * cos, partner, sin).to(x.dtype)
     return torch.cat((rotated, passed), dim=-1) if passed.shape[-1] else rotated

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -89,12 +88,12 @@ def test_help_gives_an_example_that_names_the_command(command: list[str]) -> Non
 
 
 def test_every_command_is_listed_here() -> None:
-    groups = {"": app, **{group.name: group.typer_instance for group in app.registered_groups}}
+    groups = [("", app), *((group.name, group.typer_instance) for group in app.registered_groups)]
     found = {
         (name, command.name or command.callback.__name__)
-        for name, group in groups.items()
-        for command in group.registered_commands
-        if group is not None and command.callback is not None
+        for name, group in groups
+        for command in (group.registered_commands if group else [])
+        if command.callback
     }
     assert found == {(" ".join(command[:-1]), command[-1]) for command in COMMANDS}
 
@@ -122,7 +121,7 @@ JSON_COMMANDS: list[tuple[list[str], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "keys"), JSON_COMMANDS, ids=lambda value: value[0] if value else "")
+@pytest.mark.parametrize(("command", "keys"), JSON_COMMANDS, ids=lambda value: "-".join(value)[:20])
 def test_json_is_one_document_and_nothing_else(cli: Cli, command: list[str], keys: set[str]) -> None:
     ended = cli(*command, "--json")
     assert (ended.code, ended.err) == (0, "")
@@ -392,7 +391,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback() -> None:
     started = process.stdout.read(1)  # the answer is under way
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    rest, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert started and "Traceback" not in err and err.strip() == "labkit: interrupted."
 
