@@ -14,7 +14,7 @@ from labkit.errors import LabkitError
 
 
 class UnusableTimingError(LabkitError, RuntimeError):
-    """Decode time is a difference of two runs; noise made it vanish."""
+    """The peer did not generate what was asked for."""
 
 
 class TransformersSubject:
@@ -41,25 +41,24 @@ class TransformersSubject:
     def time(
         self, prompts: Sequence[Sequence[int]], decode_tokens: int, should_stop: ShouldStop | None = None
     ) -> Timing:
-        """Decoding is the time for 1 + decode_tokens tokens less the time for one, which is the prefill."""
-        ids = torch.tensor(prompts)
-        prefill = self._generate(ids, 1, should_stop)
-        decode = self._generate(ids, 1 + decode_tokens, should_stop) - prefill
-        if decode <= 0:
-            raise UnusableTimingError(
-                f"transformers needed no more time for {1 + decode_tokens} tokens than for one.",
-                cure="Raise decode_tokens.",
-            )
+        """One generation, the clock read at each token: the first ends the prefill, decoding goes on from there."""
+        if should_stop is not None and should_stop():
+            raise BenchStopped
+        start, ticks = time.perf_counter(), self._generate(torch.tensor(prompts), 1 + decode_tokens)
+        prefill, decode = ticks[0] - start, ticks[-1] - ticks[0]
         return Timing(prefill, decode, ttft_s=prefill, tpot_s=decode / decode_tokens)
 
     @torch.inference_mode()
-    def _generate(self, ids: torch.Tensor, new_tokens: int, should_stop: ShouldStop | None) -> float:
-        """Seconds for exactly ``new_tokens`` tokens per sequence; without an end token nothing stops earlier."""
-        if should_stop is not None and should_stop():
-            raise BenchStopped
+    def _generate(self, ids: torch.Tensor, new_tokens: int) -> list[float]:
+        """The moments of exactly ``new_tokens`` tokens per sequence; without an end token nothing stops earlier."""
         self.model.generation_config.eos_token_id = None
-        start = time.perf_counter()
-        output = self.model.generate(
+        ticks: list[float] = []
+
+        def never_stop(tokens: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            ticks.append(time.perf_counter())
+            return torch.zeros(len(tokens), dtype=torch.bool)
+
+        self.model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=new_tokens,
@@ -67,8 +66,8 @@ class TransformersSubject:
             do_sample=False,
             use_cache=True,
             pad_token_id=0,
+            stopping_criteria=[never_stop],
         )
-        seconds = time.perf_counter() - start
-        if output.shape[1] != ids.shape[1] + new_tokens:
+        if len(ticks) != new_tokens:
             raise UnusableTimingError("transformers stopped early.", cure="Report this with the model's name.")
-        return seconds
+        return ticks

@@ -89,13 +89,13 @@ class StubbedModel:
         self.clock, self.seconds_per_token, self.stops_early = clock, seconds_per_token, stops_early
         self.calls: list[dict[str, Any]] = []
 
-    def generate(self, **settings: Any) -> torch.Tensor:
+    def generate(self, **settings: Any) -> None:
         assert torch.is_inference_mode_enabled() and self.generation_config.eos_token_id is None
         self.calls.append(settings)
-        new = settings["max_new_tokens"]
-        self.clock[0] += 1.0 + self.seconds_per_token * (new - 1)
-        ids = settings["input_ids"]
-        return torch.zeros(len(ids), ids.shape[1] + new - self.stops_early)
+        ids, [criterion] = settings["input_ids"], settings["stopping_criteria"]
+        for token in range(settings["max_new_tokens"] - self.stops_early):
+            self.clock[0] += self.seconds_per_token if token else 1.0
+            assert criterion(ids, None).tolist() == [False] * len(ids)
 
 
 def _stubbed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[StubbedModel, TransformersSubject]:
@@ -105,21 +105,18 @@ def _stubbed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[StubbedM
     return model, TransformersSubject(model, "stub", "float32")
 
 
-def test_prefill_is_taken_off_the_decode_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_token_parts_prefill_from_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     model, subject = _stubbed(monkeypatch)
     timing = subject.time([[1, 2, 3], [4, 5, 6]], decode_tokens=8)
     assert (timing.prefill_s, timing.decode_s, timing.ttft_s, timing.tpot_s) == (1.0, 2.0, 1.0, 0.25)
-    assert [call["max_new_tokens"] for call in model.calls] == [1, 9]
+    assert [call["max_new_tokens"] for call in model.calls] == [9]
     for call in model.calls:
         assert call["min_new_tokens"] == call["max_new_tokens"]
         assert call["use_cache"] is True and call["do_sample"] is False
         assert call["input_ids"].tolist() == [[1, 2, 3], [4, 5, 6]] and call["attention_mask"].all()
 
 
-def test_times_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, subject = _stubbed(monkeypatch, seconds_per_token=0.0)
-    with pytest.raises(UnusableTimingError, match="decode_tokens"):
-        subject.time([[1, 2]], 4)
+def test_a_generation_that_stops_early_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _, subject = _stubbed(monkeypatch, stops_early=True)
     with pytest.raises(UnusableTimingError, match="early"):
         subject.time([[1, 2]], 4)
