@@ -69,7 +69,7 @@ JSON_COMMANDS: list[tuple[list[str], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "keys"), JSON_COMMANDS, ids=lambda value: "-".join(value)[:20])
+@pytest.mark.parametrize(("command", "keys"), JSON_COMMANDS, ids=[" ".join(c[:2]) for c, _ in JSON_COMMANDS])
 def test_json_is_one_document_and_nothing_else(cli: Cli, command: list[str], keys: set[str]) -> None:
     ended = cli(*command, "--json")
     assert (ended.code, ended.err) == (0, "")
