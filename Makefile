@@ -48,7 +48,7 @@ test: $(VENV)/.test-$(KEY)  ## lint, types, import rules, fast tests, notebooks
 
 test-slow: $(VENV)/.test-$(KEY)  ## the long tests; leaves a dated record in tests/records/
 	@mkdir -p build
-	status=0; $(BIN)/python -m pytest -m slow --junitxml=build/slow.xml -o junit_family=xunit1 || status=$$?; \
+	status=0; GOMP_SPINCOUNT=10000 $(BIN)/python -m pytest -m slow --junitxml=build/slow.xml -o junit_family=xunit1 || status=$$?; \
 		$(BIN)/python tests/record.py build/slow.xml tests/records && exit $$status
 
 format: $(VENV)/.test-$(KEY)  ## format the code and fix what can be fixed
