@@ -66,7 +66,8 @@ $(VENV)/.test-$(KEY): PACKAGE := .[test]
 
 $(VENV)/.core-$(KEY) $(VENV)/.notebooks-$(KEY) $(VENV)/.serve-$(KEY) $(VENV)/.test-$(KEY): | $(BIN)/python
 	@echo "Installing labkit into $(VENV); the first time this takes some minutes."
-	$(BIN)/python -m pip install -c constraints.txt $(PIP_ARGS) -e '$(PACKAGE)'
+	set -o pipefail; $(BIN)/python -m pip install -c constraints.txt $(PIP_ARGS) -e '$(PACKAGE)' \
+		| { grep -v '^Requirement already satisfied' || true; }
 	@touch $@
 
 $(BIN)/python:
