@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Sequence as ReadOnly
 
-import psutil
 import torch
 
 from labkit.engine.config import EngineConfig
@@ -22,22 +22,22 @@ from labkit.engine.sampler import SampledToken, SampleRequest, check_token_ids, 
 from labkit.engine.sampling_params import SamplingParams
 from labkit.engine.scheduler import Batch, Scheduler, SchedulerConfig
 from labkit.engine.sequence import FinishReason, Sequence
+from labkit.engine.sizing import default_pages, sequence_limit
 from labkit.engine.text_stream import TextStream
 from labkit.engine.tokenizer import Tokenizer
-from labkit.errors import ConfigError, LabkitError, RequestError, TokenizerError
-from labkit.model.cache import page_bytes, state_bytes_per_slot
+from labkit.errors import LabkitError, RequestError, TokenizerError
 from labkit.model.config import ModelConfig
 from labkit.model.loader import load_model
 from labkit.model.resolve import resolve_model
 from labkit.model.weights import Progress
-from labkit.ops.layout import PAGE_SIZE
 
 logger = logging.getLogger("labkit")
-DEFAULT_MAX_SEQ_LEN = 8192
 
 
 class Engine:
-    """Serves many requests at once on one model. Not thread-safe: one thread calls it.
+    """Serves many requests at once on one model.
+
+    Threads may share it: a lock lets one at a time submit, step or abort, and a step serves everybody's requests.
 
     Raises ConfigError, ModelNotFoundError, CheckpointError or UnsupportedModelError when made.
     """
@@ -51,8 +51,8 @@ class Engine:
                 logger.warning("%s", finding)
         self.model_config: ModelConfig = model.config
         self.tokenizer: Tokenizer | None = open_tokenizer(self.checkpoint)
-        self.max_seq_len = _max_seq_len(config, model.config)
-        self.num_pages = config.num_pages or _default_pages(config, model.config, self.max_seq_len)
+        self.max_seq_len = sequence_limit(config, model.config)
+        self.num_pages = config.num_pages or default_pages(config, model.config, self.max_seq_len)
         self.runner = Runner(model, self.num_pages, config.decode_batch_size, config.torch_dtype, config.torch_kv_dtype)
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -65,6 +65,7 @@ class Engine:
         )
         self.requests: dict[int, Request] = {}
         self.peak_pages = 0
+        self._lock = threading.RLock()
         self._ids = itertools.count()
         self._logits_of: dict[int, list[torch.Tensor]] = {}
 
@@ -92,6 +93,10 @@ class Engine:
         Raises RequestError (or a subclass), ConfigError or TokenizerError if it can never be served;
         the other requests go on.
         """
+        with self._lock, uninterrupted():
+            return self._submit(prompt_ids, params)
+
+    def _submit(self, prompt_ids: ReadOnly[int], params: SamplingParams) -> list[Request]:
         self._check(prompt_ids, params)
         seed = draw_seed() if params.seed is None else params.seed
         made = [self._make_request(list(prompt_ids), params, seed, choice) for choice in range(params.n)]
@@ -103,7 +108,7 @@ class Engine:
 
     def abort(self, request: Request) -> None:
         """End a request, in whatever state it is; a second call does nothing."""
-        with uninterrupted():
+        with self._lock, uninterrupted():
             if self.scheduler.abort(request.id) is not None:
                 request.close()
             self.requests.pop(request.id, None)
@@ -132,6 +137,10 @@ class Engine:
         If the model fails or the user interrupts, the requests of the batch are set back to recompute, so that
         nothing half-written is ever read; the exception goes on to the caller.
         """
+        with self._lock:
+            return self._step() if self.has_work else []
+
+    def _step(self) -> list[Update]:
         with uninterrupted():
             batch = self.scheduler.schedule()
             self.peak_pages = max(self.peak_pages, self.num_pages - self.scheduler.pages.num_free)
@@ -183,7 +192,7 @@ class Engine:
         text, ended = request.take(token)
         if ended:
             self.scheduler.finish(request.seq, FinishReason.STOP)
-        if request.finished:
+        if request.seq.finish_reason is not None:
             text += request.close()
             del self.requests[request.id]
         return Update(request, token, text, request.finished)
@@ -198,14 +207,14 @@ class Engine:
     def logits(self, prompts: ReadOnly[ReadOnly[int]]) -> list[torch.Tensor]:
         """fp32 [tokens, V] for each prompt: the model's logits at every position, through the paged path.
 
-        The prompts run together, in as many steps as the budget asks for. Other requests that are under way advance
-        in the same steps, so only call it where nobody waits for their news.
+        The prompts run together, in as many steps as the budget asks for; other requests advance in the same steps.
         """
         made: list[Request] = []
         try:
             for prompt in prompts:
-                made += self.submit(prompt, SamplingParams(temperature=0, max_tokens=1))
-                self._logits_of[made[-1].id] = []
+                with self._lock:  # no step between the two lines
+                    made += self.submit(prompt, SamplingParams(temperature=0, max_tokens=1))
+                    self._logits_of[made[-1].id] = []
             rows = [self._logits_of[request.id] for request in made]
             while any(not request.finished for request in made):
                 self.step()
@@ -220,27 +229,3 @@ class Engine:
 
 
 NO_TOKENIZER = "Put its tokenizer.json beside the weights, or pass token ids."
-
-
-def _max_seq_len(config: EngineConfig, model: ModelConfig) -> int:
-    limit = model.max_position_embeddings
-    if config.max_seq_len is not None and config.max_seq_len > limit:
-        raise ConfigError(
-            f"max_seq_len is {config.max_seq_len}, but the model was made for {limit} positions.",
-            cure=f"Use at most {limit}.",
-        )
-    return config.max_seq_len or min(limit, DEFAULT_MAX_SEQ_LEN)
-
-
-def _default_pages(config: EngineConfig, model: ModelConfig, max_seq_len: int) -> int:
-    """Pages for a full batch of full sequences, within a quarter of the memory that is free now."""
-    wanted = config.decode_batch_size * -(-max_seq_len // PAGE_SIZE)
-    states = config.decode_batch_size * state_bytes_per_slot(model, config.torch_dtype)
-    room = psutil.virtual_memory().available // 4 - states
-    pages = min(wanted, max(room, 0) // page_bytes(model, config.torch_kv_dtype))
-    if pages < 1:
-        raise ConfigError(
-            "The free memory does not hold one KV page beside the sequence states.",
-            cure="Lower decode_batch_size, or free some memory.",
-        )
-    return pages

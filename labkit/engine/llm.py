@@ -27,7 +27,8 @@ class LLM:
     """A loaded model that answers.
 
     model and the keyword arguments are the fields of EngineConfig. Use it as a context manager, or call ``close``.
-    All calls are synchronous, so they work inside a running event loop (Jupyter) as well.
+    All calls are synchronous, so they work inside a running event loop (Jupyter) as well. Several threads may call:
+    their requests then run together.
 
         with LLM("smollm2") as llm:
             print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
@@ -81,11 +82,18 @@ class LLM:
         params = params or SamplingParams()
         if params.n != 1:
             raise ConfigError(f"n is {params.n} for a stream.", cure="Stream one answer, or use generate.")
-        engine, ids = self.engine, self._token_ids(prompt)
+        engine, ids, shown = self.engine, self._token_ids(prompt), 0
         [request] = engine.submit(ids, params)
         try:
-            while not request.finished:
-                yield from (u.text for u in engine.step() if u.request is request and u.text)
+            while True:  # whoever steps the engine: what counts is the text that the request has by now
+                ended, text = request.finished, request.text
+                if len(text) > shown:
+                    yield text[shown:]
+                    shown = len(text)
+                elif ended:
+                    break
+                else:
+                    engine.step()
         finally:
             engine.abort(request)
         if request.error:

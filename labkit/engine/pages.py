@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-PAGE_SIZE = 64  # tokens
+from labkit.ops.layout import PAGE_SIZE
 
 
 class PageAccountingError(RuntimeError):

@@ -50,7 +50,8 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        return self.seq.finish_reason is not None
+        """True once nothing about it changes any more, its text included."""
+        return self.metrics.finished is not None
 
     @property
     def text(self) -> str:
@@ -71,9 +72,10 @@ class Request:
 
     def close(self) -> str:
         """The answer is over: returns the text that was still held back."""
-        self.metrics.finished = time.perf_counter()
+        tail = self.stream.finish() if self.stream else ""
         self.metrics.preemptions = self.seq.num_preemptions
-        return self.stream.finish() if self.stream else ""
+        self.metrics.finished = time.perf_counter()  # last: other threads wait for it
+        return tail
 
     def completion(self) -> Completion:
         """The answer as the user sees it."""

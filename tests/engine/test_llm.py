@@ -7,6 +7,8 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +296,42 @@ def test_an_interrupt_during_bookkeeping_waits_for_its_end(tiny: LLM, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         tiny.generate(TEXTS, GREEDY)
     monkeypatch.undo()
+    assert all_pages_free(tiny)
+
+
+def test_streams_read_in_turn_lose_nothing(tiny: LLM) -> None:
+    """Whoever steps the engine advances every request; each stream must still yield all of its own text."""
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    expected = [tiny.generate(text, params)[0].text for text in TEXTS]
+    streams = [tiny.stream(text, params) for text in TEXTS]
+    got = [""] * len(TEXTS)
+    for pieces in zip_longest(*streams, fillvalue=""):
+        got = [text + piece for text, piece in zip(got, pieces, strict=True)]
+    assert got == expected
+    stream = tiny.stream(TEXTS[0], params)
+    first = next(stream)
+    tiny.logits([1, 2, 3])
+    second = next(stream)
+    assert tiny.generate(TEXTS[1], params)[0].text == expected[1]
+    assert first + second + "".join(stream) == expected[0]
+    assert all_pages_free(tiny)
+
+
+def test_threads_share_an_engine(tiny: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    expected = {text: tiny.generate(text, params)[0].text for text in TEXTS}
+    got: list[tuple[str, str]] = []
+
+    def answer(text: str) -> None:
+        for _ in range(3):
+            got.append((text, tiny.generate(text, params)[0].text))
+            got.append((text, "".join(tiny.stream(text, params))))
+            assert tiny.logits([5, 6, 7]).shape[0] == 3
+
+    with ThreadPoolExecutor(len(TEXTS)) as pool:
+        for done in [pool.submit(answer, text) for text in TEXTS]:
+            done.result()
+    assert len(got) == 24 and all(expected[text] == answer for text, answer in got)
     assert all_pages_free(tiny)
 
 
