@@ -18,6 +18,7 @@ def main(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
+    executor: Annotated[str, typer.Option(help="Where operations run: auto or torch.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
     kv_cache_dtype: Annotated[str, typer.Option(help="auto or int8.")] = "auto",
     max_seq_len: Annotated[int | None, typer.Option(help="Tokens of prompt and answer together.")] = None,
@@ -25,6 +26,7 @@ def main(
 ) -> None:
     """Serve a model over HTTP, in the shape of the OpenAI API."""
     settings: dict[str, Any] = {
+        "executor": executor,
         "dtype": dtype,
         "kv_cache_dtype": kv_cache_dtype,
         "max_seq_len": max_seq_len,
@@ -33,7 +35,7 @@ def main(
     try:
         run(model, host=host, port=port, served_model_name=served_model_name, **settings)
     except LabkitError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"labkit: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
 
 

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from labkit.errors import EngineClosedError, LabkitError, PromptTooLongError, StepFailedError
+from serve.protocol import ChatRequest
 
 INVALID, UNAVAILABLE, SERVER = "invalid_request_error", "service_unavailable", "server_error"
 
@@ -49,7 +50,13 @@ def refused(error: LabkitError) -> ApiError:
     if isinstance(error, (EngineClosedError, StepFailedError)):
         return failed(error)
     code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
-    return ApiError(400, str(error), code=code)
+    return ApiError(400, str(error), param=_field(error), code=code)
+
+
+def _field(error: LabkitError) -> str | None:
+    """The request's field that the message opens with, as in "top_p is 2."; None if it is about something else."""
+    name = error.message.partition(" ")[0]
+    return name if name in ChatRequest.model_fields else None
 
 
 def failed(error: LabkitError) -> ApiError:
@@ -89,6 +96,9 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def on_malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        if _lacks_json_header(request, error):
+            message = "The body is not announced as JSON. Send the header Content-Type: application/json."
+            return error_response(ApiError(400, message))
         return error_response(malformed(error.errors()))
 
     @app.exception_handler(HTTPException)
@@ -100,6 +110,13 @@ def install_handlers(app: FastAPI) -> None:
     async def on_bug(request: Request, error: Exception) -> JSONResponse:
         message = f"The server failed: {type(error).__name__}. Its log holds the cause."
         return error_response(ApiError(500, message, SERVER))
+
+
+def _lacks_json_header(request: Request, error: RequestValidationError) -> bool:
+    """FastAPI then takes the body for plain bytes, and finds that the body as a whole is wrong."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    whole = error.errors()[0]["loc"] == ("body",)
+    return whole and not (kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")))
 
 
 def _path(error: Mapping[str, Any]) -> str:

@@ -12,7 +12,8 @@ from labkit.errors import RequestError, TokenizerError
 from labkit.ops.layout import PAGE_SIZE
 from serve.protocol import ChatRequest
 
-RESERVED = ("source", "messages", "tools", "add_generation_prompt")  # what the server itself gives to the template
+# What the server itself gives to the template, and what the template's own call takes.
+RESERVED = ("self", "source", "messages", "tools", "add_generation_prompt")
 SPECIAL = ("max_tokens", "logprobs")  # do not map one to one
 
 

@@ -87,7 +87,7 @@ class FitReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types; the request's fields stand under ``request``."""
         budget = {"usable_bytes": self.request.usable_bytes, "overhead_bytes": self.request.overhead_bytes}
-        return {**asdict(self), **budget}
+        return {"origin": "modelled", **asdict(self), **budget}
 
     def render(self) -> Table:
         """The budget as a rich table, one line a term."""

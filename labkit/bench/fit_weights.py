@@ -19,7 +19,7 @@ from labkit.model.checkpoint.gguf_llama import check_supported, hf_config, hf_na
 from labkit.model.checkpoint.report import LoadReport
 from labkit.model.checkpoint.shards import Entry, find_tensors, read_json
 from labkit.model.named import NAMED_CONFIGS, RECIPES, UNQUANTIZED, WEIGHTS
-from labkit.model.resolve import TINY
+from labkit.model.resolve import TINY, local_checkpoint
 from labkit.model.smollm2 import cached_file
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
@@ -80,10 +80,10 @@ def _locate(name: str) -> Path:
     """The checkpoint of that name; never fetches one."""
     if name == "labkit-tiny":
         return TINY
-    path = cached_file() if name == "smollm2" else Path(name).expanduser()
-    if path is None:
+    path = cached_file() if name == "smollm2" else local_checkpoint(name)
+    if path is None and name == "smollm2":
         raise ModelNotFoundError("smollm2 has not been fetched yet.", cure="`labkit demo` fetches it.")
-    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+    if path is None:
         raise ModelNotFoundError(
             f"{name} is no checkpoint and no known name.",
             cure=f"Give a directory, a .gguf file, smollm2, labkit-tiny or one of: {', '.join(NAMED_CONFIGS)}.",

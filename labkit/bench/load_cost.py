@@ -26,7 +26,7 @@ NEW_TOKENS = 8
 
 @dataclass(frozen=True)
 class LoadCost:
-    """load_seconds: from the path to a model that can answer. peak_memory_bytes: after a short answer."""
+    """dtype: what ran, never "auto". load_seconds: from the path to a model that can answer. peak_memory_bytes: after a short answer."""
 
     system: str
     dtype: str
@@ -59,20 +59,21 @@ def _main(job: dict[str, Any]) -> dict[str, Any]:
     system, model, dtype, threads = (job.pop(key) for key in ("system", "model", "dtype", "threads"))
     torch.set_num_threads(threads)
     load = _load_labkit if system == "labkit" else _load_transformers
-    seconds = load(model, dtype, job)
-    return LoadCost(system, dtype, seconds, peak_memory_bytes()).to_dict()
+    seconds, ran = load(model, dtype, job)
+    return LoadCost(system, ran, seconds, peak_memory_bytes()).to_dict()
 
 
-def _load_labkit(model: str, dtype: str, settings: dict[str, Any]) -> float:
+def _load_labkit(model: str, dtype: str, settings: dict[str, Any]) -> tuple[float, str]:
+    from labkit.bench.results import dtype_name
     from labkit.engine.llm import LLM
     from labkit.engine.sampling_params import SamplingParams
 
     seconds, llm = _timed(lambda: LLM(model, dtype=dtype, **settings))
     llm.generate([PROMPT], SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True))
-    return seconds
+    return seconds, dtype_name(llm.engine.config.torch_dtype)
 
 
-def _load_transformers(model: str, dtype: str, settings: dict[str, Any]) -> float:
+def _load_transformers(model: str, dtype: str, settings: dict[str, Any]) -> tuple[float, str]:
     import torch
 
     from labkit.bench.peer_model import load_peer, transformers
@@ -81,7 +82,7 @@ def _load_transformers(model: str, dtype: str, settings: dict[str, Any]) -> floa
     transformers().AutoModelForCausalLM  # noqa: B018  imported on first touch, which is not loading
     seconds, peer = _timed(lambda: load_peer(Path(model), getattr(torch, dtype)))
     TransformersSubject(peer, model, dtype).time([PROMPT], NEW_TOKENS)
-    return seconds
+    return seconds, dtype
 
 
 def _timed(load: Callable[[], Any]) -> tuple[float, Any]:

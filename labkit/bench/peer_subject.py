@@ -26,7 +26,7 @@ class TransformersSubject:
             "system": "transformers",
             "model": name,
             "dtype": dtype,
-            "kv_cache_dtype": "auto",
+            "kv_cache_dtype": dtype,
         }
         self.vocabulary = int(model.config.get_text_config().vocab_size)
 

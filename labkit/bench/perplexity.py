@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.bench.results import dtype_name
 from labkit.bench.windows import Window, check_room, sliding_windows, text_tokens
 from labkit.engine.llm import LLM
 from labkit.errors import ConfigError
@@ -94,8 +95,8 @@ def perplexity(
         tokens=len(ids) - 1,
         window=window,
         stride=stride,
-        kv_dtype=settings.kv_cache_dtype,
-        dtype=settings.dtype,
+        kv_dtype=dtype_name(settings.torch_kv_dtype),
+        dtype=dtype_name(settings.torch_dtype),
         model=str(settings.model),
     )
 
@@ -138,10 +139,10 @@ def _comparison(llm: LLM, reference: LLM, same: int, kl: Tensor, window: int, st
         tokens=len(kl),
         window=window,
         stride=stride,
-        dtype=ours.dtype,
-        kv_dtype=ours.kv_cache_dtype,
-        reference_dtype=theirs.dtype,
-        reference_kv_dtype=theirs.kv_cache_dtype,
+        dtype=dtype_name(ours.torch_dtype),
+        kv_dtype=dtype_name(ours.torch_kv_dtype),
+        reference_dtype=dtype_name(theirs.torch_dtype),
+        reference_kv_dtype=dtype_name(theirs.torch_kv_dtype),
         model=str(ours.model),
     )
 

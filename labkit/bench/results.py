@@ -62,6 +62,11 @@ def measured_here() -> Origin:
     )
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """What ran, such as "bfloat16": a figure does not say "auto", which may mean something else elsewhere."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True)
 class BenchRow:
     """One cell of a benchmark.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from labkit.bench.ceiling import Ceiling, decode_ceiling
+from labkit.bench.results import dtype_name
 from labkit.bench.timing import ShouldStop, Timing, time_labkit
 from labkit.bench.workload import why_it_does_not_fit
 from labkit.engine.llm import LLM
@@ -42,8 +43,8 @@ class LabkitSubject:
         self.about: dict[str, Any] = {
             "system": "labkit",
             "model": str(config.model),
-            "dtype": config.dtype,
-            "kv_cache_dtype": config.kv_cache_dtype,
+            "dtype": dtype_name(config.torch_dtype),
+            "kv_cache_dtype": dtype_name(config.torch_kv_dtype),
         }
         self.vocabulary = llm.engine.num_valid
 

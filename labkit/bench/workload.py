@@ -54,7 +54,8 @@ def tokens_per_answer(llm: LLM, context: int, batch: int, decode_tokens: int) ->
     A prefill that takes several steps lets the sequences that are ready decode in between, one token a step.
     """
     config, prompt_tokens = llm.engine.config, batch * context
-    early = -(-prompt_tokens // config.mixed_prefill_tokens) if prompt_tokens > config.prefill_tokens else 0
+    waits = batch > 1 and prompt_tokens > config.prefill_tokens  # a single sequence has no other to wait for
+    early = -(-prompt_tokens // config.mixed_prefill_tokens) if waits else 0
     return 1 + early + decode_tokens
 
 

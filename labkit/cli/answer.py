@@ -31,6 +31,7 @@ def demo(
 
     Example: `labkit demo -p "Name three colours."`
     """
+    from labkit.bench.results import measured_here
     from labkit.cli.demo_table import demo_figures, demo_table
     from labkit.engine.llm import LLM
 
@@ -42,7 +43,7 @@ def demo(
         output = _show(pieces, quiet=as_json, indent="  ")
         figures = demo_figures(llm, output)
     if as_json:
-        o.print_json({"prompt": prompt, "text": output.text, **figures})
+        o.print_json({"prompt": prompt, "text": output.text, **figures, **vars(measured_here())})
     else:
         _console().print(demo_table(figures))
 
@@ -131,6 +132,8 @@ def _answer(llm: LLM, params: Any, history: list[dict[str, str]]) -> str | None:
 
 def _ask() -> str | None:
     """The next line of the user's, None at the end."""
+    if sys.stdin is None:  # closed by who started this process
+        return None
     try:
         line = input("you> " if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):

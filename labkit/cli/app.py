@@ -52,6 +52,19 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" for what it cannot
     try:
+        _run()
+    except BrokenPipeError:  # the reader has seen enough
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        print(f"labkit: Reading or writing failed: {reason}. Check disk space and permissions.", file=sys.stderr)
+        _drop_output()
+        sys.exit(1)
+
+
+def _run() -> None:
+    try:
         app()
     except LabkitError as error:
         print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
@@ -60,3 +73,12 @@ def main() -> None:
         if end.code == INTERRUPTED:
             print("\nlabkit: interrupted.", file=sys.stderr)
         raise
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # while an error can still be told: at the interpreter's end it cannot
+
+
+def _drop_output() -> None:
+    """What stdout still holds goes nowhere, so that the interpreter does not try to write it once more."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

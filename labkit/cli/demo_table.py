@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from labkit.bench.memory import peak_memory_bytes
+from labkit.bench.results import dtype_name
 from labkit.engine.llm import LLM
 from labkit.engine.outputs import RequestOutput
 from labkit.model.cache import page_bytes
@@ -31,7 +32,7 @@ def demo_figures(llm: LLM, output: RequestOutput) -> dict[str, Any]:
     engine = llm.engine
     return {
         "model": str(engine.config.model),
-        "dtype": str(engine.config.torch_dtype).removeprefix("torch."),
+        "dtype": dtype_name(engine.config.torch_dtype),
         "prompt_tokens": len(output.prompt_ids),
         "output_tokens": len(output.token_ids),
         "ttft_seconds": metrics.ttft,

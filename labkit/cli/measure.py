@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -82,20 +83,24 @@ def eval_perplexity(
     Example: `labkit eval perplexity my.txt -m smollm2 --kv-cache-dtype int8 --reference float32`
     """
     from labkit.bench.perplexity import compare, perplexity
+    from labkit.bench.results import measured_here
     from labkit.bench.texts import DEFAULT_TEXT
+    from labkit.engine.config import EngineConfig
     from labkit.engine.llm import LLM
 
     content = _read_text(text or DEFAULT_TEXT)
     limits: dict[str, Any] = {"window": window, "stride": stride, "max_tokens": max_tokens}
-    settings = {"executor": executor, "kv_cache_dtype": kv_cache_dtype}
-    with LLM(model, dtype=dtype, **settings) as llm, _progress() as progress:
+    settings: dict[str, Any] = {"executor": executor, "max_seq_len": _room_for(window)}
+    if reference is not None:
+        EngineConfig(model, dtype=reference, **settings)  # a wrong one is told before the scoring, which takes long
+    with LLM(model, dtype=dtype, kv_cache_dtype=kv_cache_dtype, **settings) as llm, _progress() as progress:
         scored = _counting(progress, "scoring")
         document = perplexity(llm, content, **limits, progress=scored).to_dict()
         if reference is not None:
-            with LLM(model, dtype=reference, executor=executor) as exact:
+            with LLM(model, dtype=reference, **settings) as exact:
                 compared = _counting(progress, "comparing")
                 document["comparison"] = compare(llm, exact, content, **limits, progress=compared).to_dict()
-    document["text"] = str(text or DEFAULT_TEXT.name)
+    document |= {"text": str(text or DEFAULT_TEXT.name), **vars(measured_here())}
     if as_json:
         o.print_json(document)
     else:
@@ -150,6 +155,11 @@ def _progress() -> Iterator[Any]:
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
+def _room_for(window: int) -> int | None:
+    """max_seq_len for windows beyond the engine's own limit of 8192: a begin token before, one more token behind."""
+    return window + 2 if window >= 8192 else None
+
+
 def _counting(progress: Any, text: str) -> Any:
     return lambda done, total: progress(done, total, f"{text} {done} of {total} tokens")
 
@@ -164,35 +174,47 @@ def _read_text(path: Path) -> str:
 BENCH_COLUMNS = {
     "system": "system",
     "dtype": "dtype",
-    "context": "context",
+    "context": "ctx",
     "batch": "batch",
-    "prefill_tokens_per_s": "prefill tok/s",
-    "decode_tokens_per_s": "decode tok/s",
-    "ttft_s": "TTFT s",
-    "tpot_s": "TPOT s",
-    "ceiling_tokens_per_s": "ceiling tok/s",
+    "prefill_tokens_per_s": "prefill",
+    "decode_tokens_per_s": "decode",
+    "ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+    "ceiling_tokens_per_s": "ceiling",
 }
+BENCH_UNITS = "prefill, decode and ceiling in tokens/s; TTFT and TPOT in seconds"
+COMPARISON_COLUMNS = {
+    "context": "ctx",
+    "batch": "batch",
+    "labkit_decode_tokens_per_s": "labkit",
+    "transformers_decode_tokens_per_s": "transformers",
+    "transformers_dtype": "its dtype",
+    "decode_ratio": "ratio",
+    "decode_ratio_to_batch_1": "to batch 1",
+    "prefill_ratio": "prefill",
+}
+COMPARISON_UNITS = "decoding in tokens/s, then labkit / transformers: decode, decode to its batch 1, prefill"
+LOAD_COLUMNS = {"system": "system", "dtype": "dtype", "load_seconds": "seconds", "peak_memory_bytes": "peak bytes"}
 
 
 def _print_bench(document: dict[str, Any]) -> None:
     console, rows = Console(), document["rows"]
     where = f"{rows[0]['device']}, {rows[0]['threads']} threads, {rows[0]['date']}" if rows else "nothing measured"
-    console.print(_table(rows, BENCH_COLUMNS, f"measured: {where}"))
+    console.print(_table(rows, BENCH_COLUMNS, f"measured: {where}\n{BENCH_UNITS}"))
     for row in rows:
         if row["error"]:
             console.print(f"{row['system']}, context {row['context']}, batch {row['batch']}: {row['error']}")
     if document.get("comparison"):
-        columns = {name: name.replace("_", " ") for name in document["comparison"][0]}
-        console.print(_table(document["comparison"], columns, "labkit / transformers"))
+        console.print(_table(document["comparison"], COMPARISON_COLUMNS, COMPARISON_UNITS))
     if document.get("loads"):
-        columns = {name: name.replace("_", " ") for name in document["loads"][0]}
-        console.print(_table(document["loads"], columns, "loading, each in a process of its own"))
+        console.print(_table(document["loads"], LOAD_COLUMNS, "loading, each in a process of its own"))
 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, str], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
+    """Narrow enough for a terminal of 80 columns; what is wider yet is folded, since a cut number is a wrong one."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
     for heading in columns.values():
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(_shown(row[name]) for name in columns))
     return table
@@ -201,7 +223,7 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, str], title: str) -> T
 def _as_table(document: dict[str, Any]) -> Table:
     table = Table(title="perplexity")
     table.add_column("")
-    table.add_column("", justify="right")
+    table.add_column("", justify="right", overflow="fold")
     flat = {**document, **document.get("comparison", {})}
     for name, value in flat.items():
         if name != "comparison":

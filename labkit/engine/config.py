@@ -56,7 +56,7 @@ class EngineConfig:
         for name in ("max_seq_len", "num_pages"):
             if getattr(self, name) is not None:
                 _count(name, getattr(self, name))
-        if self.tp_size != 1:
+        if isinstance(self.tp_size, bool) or self.tp_size != 1:
             raise ConfigError(f"tp_size is {self.tp_size!r}.", cure="This version of labkit runs on one device: use 1.")
 
     @property

@@ -22,7 +22,7 @@ from labkit.engine.sampler import SampledToken, SampleRequest, check_token_ids, 
 from labkit.engine.sampling_params import SamplingParams
 from labkit.engine.scheduler import Batch, Scheduler, SchedulerConfig
 from labkit.engine.sequence import FinishReason, Sequence
-from labkit.engine.sizing import default_pages, sequence_limit
+from labkit.engine.sizing import number_of_pages, sequence_limit
 from labkit.engine.text_stream import TextStream
 from labkit.engine.tokenizer import Tokenizer
 from labkit.errors import LabkitError, RequestError, TokenizerError
@@ -52,7 +52,7 @@ class Engine:
         self.model_config: ModelConfig = model.config
         self.tokenizer: Tokenizer | None = open_tokenizer(self.checkpoint)
         self.max_seq_len = sequence_limit(config, model.config)
-        self.num_pages = config.num_pages or default_pages(config, model.config, self.max_seq_len)
+        self.num_pages = number_of_pages(config, model.config, self.max_seq_len)
         self.runner = Runner(model, self.num_pages, config.decode_batch_size, config.torch_dtype, config.torch_kv_dtype)
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -78,7 +78,12 @@ class Engine:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The model's own end tokens."""
-        return self.tokenizer.eos_ids if self.tokenizer else self.model_config.eos_token_ids
+        if self.tokenizer:
+            return self.tokenizer.eos_ids
+        listed = self.checkpoint.generation_config.get("eos_token_id")
+        own = listed if isinstance(listed, list) else [listed]
+        ids = (*(i for i in own if isinstance(i, int)), *self.model_config.eos_token_ids)
+        return tuple(dict.fromkeys(i for i in ids if 0 <= i < self.model_config.vocab_size))
 
     @property
     def has_work(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from types import FrameType
 def uninterrupted() -> Iterator[None]:
     """Hold back an interrupt that arrives within the block, and deliver it behind it.
 
-    Only the main thread ever receives one; elsewhere this does nothing.
+    Only the main thread ever receives one; elsewhere, and where Python does not own the handler, this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
+    outside = threading.current_thread() is not threading.main_thread()
+    if outside or sys.is_finalizing() or signal.getsignal(signal.SIGINT) is None:
         yield
         return
     arrived: list[tuple[int, FrameType | None]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -17,7 +17,7 @@ from labkit.engine.progress import loading_bar
 from labkit.engine.request import Request
 from labkit.engine.sampling_params import SamplingParams
 from labkit.engine.tokenizer import Tokenizer
-from labkit.errors import ConfigError, EngineClosedError, LabkitError, TemplateError, TokenizerError
+from labkit.errors import ConfigError, EngineClosedError, LabkitError, RequestError, TemplateError, TokenizerError
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -68,6 +68,8 @@ class LLM:
         raises it instead.
         """
         single = _is_prompt(prompts)
+        if not isinstance(prompts, Iterable):
+            raise RequestError(f"The prompts are {prompts!r}.", cure="Give a text, token ids, or a list of them.")
         batch = cast(list[Prompt], [prompts] if single else list(prompts))
         outputs = self._run(batch, _params_for(batch, params))
         if single and outputs[0].error:
@@ -118,6 +120,11 @@ class LLM:
 
     def chat_ids(self, messages: Sequence[Message], **template_settings: Any) -> list[int]:
         """The token ids of a conversation, up to where the model shall answer."""
+        if settings := SamplingParams.names() & set(template_settings):
+            raise ConfigError(
+                f"{', '.join(sorted(settings))} would go to the chat template.",
+                cure="Put sampling settings into SamplingParams(...), the second argument.",
+            )
         if self.tokenizer.chat_template is None:
             raise TemplateError("This model has no chat template.", cure="Use generate with a plain prompt.")
         return self.tokenizer.encode(render_chat(self.tokenizer, messages, **template_settings))
@@ -140,7 +147,11 @@ class LLM:
         self.close()
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode_prompt(prompt)
+        if not isinstance(prompt, Iterable):
+            raise RequestError(f"The prompt is {prompt!r}.", cure="Give a text or a list of token ids.")
+        return list(prompt)
 
     def _run(self, prompts: list[Prompt], params: list[SamplingParams]) -> list[RequestOutput]:
         engine, made = self.engine, list[list[Request]]()
@@ -170,7 +181,9 @@ class LLM:
 
 
 def _is_prompt(prompts: Any) -> bool:
-    return isinstance(prompts, str) or (bool(prompts) and all(isinstance(item, int) for item in prompts))
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        return isinstance(prompts, str)
+    return bool(prompts) and all(isinstance(item, (int, float)) for item in prompts)
 
 
 def _params_for(
@@ -178,6 +191,8 @@ def _params_for(
 ) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * len(prompts)
+    if not isinstance(params, (list, tuple)) or not all(isinstance(p, SamplingParams) for p in params):
+        raise ConfigError(f"The sampling params are {params!r}.", cure="Give SamplingParams(...), or a list of them.")
     if len(params) != len(prompts):
         raise ConfigError(
             f"{len(params)} sampling params for {len(prompts)} prompts.", cure="Give one, or one for each prompt."

@@ -38,7 +38,7 @@ def shape_logits(
     _penalise_output(row, params, output_ids)
     np.clip(row, -_LARGEST, _LARGEST, out=row)
     if len(output_ids) < params.min_tokens:
-        row[_known(end_ids, len(row))] = -np.inf
+        row[[token for token in end_ids if 0 <= token < len(row)]] = -np.inf  # a config may name any number
     return row
 
 
@@ -66,7 +66,7 @@ def heaviest(values: FloatArray, k: int) -> IntArray:
 def _known(ids: Sequence[int], size: int) -> IntArray:
     """The ids that are columns of the row. Prompts may hold ids that only the embedding knows."""
     array = np.asarray(ids, dtype=np.int64)
-    return array[array < size]
+    return array[(array >= 0) & (array < size)]
 
 
 def _penalise_repetition(row: FloatArray, penalty: float, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:

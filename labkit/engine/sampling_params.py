@@ -91,7 +91,7 @@ def _wrong(name: str, value: object, expected: str) -> ConfigError:
 def _number(params: SamplingParams, name: str, low: float, high: float, low_open: bool = False) -> None:
     value = getattr(params, name)
     expected = f"a number {'above' if low_open else 'from'} {low:g}" + ("" if high == math.inf else f" up to {high:g}")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:  # NaN fails too
         raise _wrong(name, value, expected)
     if not low <= value <= high or (low_open and value == low):
         raise _wrong(name, value, expected)
@@ -130,5 +130,7 @@ def _biases(value: Any) -> dict[int, float]:
         valid = not isinstance(amount, bool) and isinstance(amount, (int, float)) and -100 <= amount <= 100
         if not _is_token_id(token) or not valid:
             raise _wrong("logit_bias", {key: amount}, "token ids from 0 with numbers from -100 to 100")
+        if token in biases:
+            raise _wrong("logit_bias", {key: amount}, "each token id once")
         biases[token] = float(amount)
     return biases

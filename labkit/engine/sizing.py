@@ -24,15 +24,20 @@ def sequence_limit(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_seq_len or min(limit, DEFAULT_MAX_SEQ_LEN)
 
 
-def default_pages(config: EngineConfig, model: ModelConfig, max_seq_len: int) -> int:
-    """Pages for a full batch of full sequences, within a quarter of the memory that is free now."""
-    wanted = config.decode_batch_size * -(-max_seq_len // PAGE_SIZE)
+def number_of_pages(config: EngineConfig, model: ModelConfig, max_seq_len: int) -> int:
+    """Pages of the KV pool: as configured, or for a full batch of full sequences within a quarter of the free memory.
+
+    Raises ConfigError if the memory does not hold them beside the sequence states.
+    """
+    wanted = config.num_pages or config.decode_batch_size * -(-max_seq_len // PAGE_SIZE)
     states = config.decode_batch_size * state_bytes_per_slot(model, config.torch_dtype)
-    room = psutil.virtual_memory().available // 4 - states
-    pages = min(wanted, max(room, 0) // page_bytes(model, config.torch_kv_dtype))
-    if pages < 1:
+    size, free = page_bytes(model, config.torch_kv_dtype), psutil.virtual_memory().available
+    if size and not config.num_pages:
+        wanted = min(wanted, max(free // 4 - states, 0) // size)
+    if wanted < 1 or states + wanted * size > free:
         raise ConfigError(
-            "The free memory does not hold one KV page beside the sequence states.",
-            cure="Lower decode_batch_size, or free some memory.",
+            f"{max(wanted, 1)} KV pages and the states of {config.decode_batch_size} sequences take "
+            f"{(states + max(wanted, 1) * size) / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free.",
+            cure="Lower num_pages or decode_batch_size, or free some memory.",
         )
-    return pages
+    return wanted

@@ -7,7 +7,7 @@ Field names are those of Hugging Face.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from labkit.errors import CheckpointError, UnsupportedModelError
 
 FULL_ATTENTION = "full_attention"
 LINEAR_ATTENTION = "linear_attention"
+MOST_LAYERS = 10_000  # far above any model; a wild number must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def _llama(text: Mapping[str, Any]) -> LlamaConfig:
     for bias in ("attention_bias", "mlp_bias"):
         _require(text, bias, (False,))
     common = _common(text, partial=1.0)
+    _refuse_window(text, common["max_position_embeddings"])
     layers = (FULL_ATTENTION,) * common["num_hidden_layers"]
     return LlamaConfig(architecture="llama", layer_types=layers, **common)
 
@@ -145,17 +147,27 @@ def _qwen35(text: Mapping[str, Any]) -> Qwen35Config:
     _require(text, "attention_bias", (False,))
     _require(text, "attn_output_gate", (True,))
     _require(text, "output_gate_type", ("silu", "swish"))
+    common = _common(text, partial=0.25)
     config = Qwen35Config(
         architecture="qwen3_5",
-        layer_types=_layer_types(text),
-        **_common(text, partial=0.25),
+        layer_types=_layer_types(text, common["num_hidden_layers"]),
+        **common,
         **_linear_sizes(text),
         linear_conv_kernel_dim=_size(text, "linear_conv_kernel_dim", 4),
-        num_mtp_layers=int(text.get("mtp_num_hidden_layers") or 0),
+        num_mtp_layers=_size(text, "mtp_num_hidden_layers", 0, least=0),
     )
     if config.linear_num_value_heads % config.linear_num_key_heads:
         raise _broken("linear_num_value_heads", config.linear_num_value_heads, "a multiple of linear_num_key_heads")
     return config
+
+
+def _refuse_window(text: Mapping[str, Any], longest: int) -> None:
+    """A window of attention changes nothing only if every sequence fits it."""
+    window = _size(text, "sliding_window", longest)
+    if window < longest:
+        raise UnsupportedModelError(
+            f"config.json has sliding_window = {window}.", cure="labkit runs llama checkpoints with full attention."
+        )
 
 
 def _linear_sizes(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,71 +185,94 @@ def _common(text: Mapping[str, Any], partial: float) -> dict[str, Any]:
         "vocab_size": _size(text, "vocab_size"),
         "hidden_size": _size(text, "hidden_size"),
         "intermediate_size": _size(text, "intermediate_size"),
-        "num_hidden_layers": _size(text, "num_hidden_layers"),
+        "num_hidden_layers": _size(text, "num_hidden_layers", most=MOST_LAYERS),
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "rms_norm_eps": float(text.get("rms_norm_eps", 1e-6)),
+        "rms_norm_eps": _float({"rms_norm_eps": 1e-6, **text}, "rms_norm_eps"),
         "max_position_embeddings": _size(text, "max_position_embeddings", 2048),
         "tie_word_embeddings": bool(text.get("tie_word_embeddings", False)),
-        "eos_token_ids": _token_ids(text.get("eos_token_id")),
+        "eos_token_ids": _token_ids(text, "eos_token_id"),
         "rope": _rope(text, head_dim, partial),
     }
 
 
-def _layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
-    count = _size(text, "num_hidden_layers")
+def _layer_types(text: Mapping[str, Any], count: int) -> tuple[str, ...]:
     interval = _size(text, "full_attention_interval", 4)
     computed = [FULL_ATTENTION if (i + 1) % interval == 0 else LINEAR_ATTENTION for i in range(count)]
-    given = text.get("layer_types") or computed
-    if len(given) != count or not set(given) <= {FULL_ATTENTION, LINEAR_ATTENTION}:
+    given = text.get("layer_types")
+    given = computed if given is None else given
+    known = isinstance(given, list | tuple) and all(kind in (FULL_ATTENTION, LINEAR_ATTENTION) for kind in given)
+    if not known or len(given) != count:
         raise _broken("layer_types", given, f"{count} entries of {FULL_ATTENTION} or {LINEAR_ATTENTION}")
     return tuple(given)
 
 
 def _rope(text: Mapping[str, Any], head_dim: int, partial: float) -> RopeConfig:
     """RoPE settings, whether nested (``rope_parameters``), split (``rope_scaling``) or flattened into the config."""
-    nested = {**(text.get("rope_scaling") or {}), **(text.get("rope_parameters") or {})}
+    nested = {**_object(text, "rope_scaling"), **_object(text, "rope_parameters")}
     values = {**text, **nested}
-    rotary_dim = int(head_dim * float(values.get("partial_rotary_factor") or partial))
+    share = _float(values, "partial_rotary_factor", partial)
+    rotary_dim = int(head_dim * min(share, 1.0))
+    if share > 1 or rotary_dim == 0 or rotary_dim % 2:
+        raise _broken("partial_rotary_factor", share, f"the share of an even number of the head's {head_dim} dimensions")
     kind = str(nested.get("rope_type", nested.get("type", "default")))
-    theta = float(values.get("rope_theta") or 10_000.0)
-    if not math.isfinite(theta) or theta <= 0 or rotary_dim <= 0 or rotary_dim % 2:
-        raise _broken("rope_parameters", nested, "a positive rope_theta and an even number of rotary dimensions")
-    return RopeConfig(theta, rotary_dim, _rope_scaling(kind, nested))
+    return RopeConfig(_float(values, "rope_theta", 10_000.0), rotary_dim, _rope_scaling(kind, nested))
 
 
 def _rope_scaling(kind: str, values: Mapping[str, Any]) -> Llama3Scaling | LinearScaling | None:
     if kind in ("default", "mrope"):  # text positions make mRoPE plain RoPE: all three axes are the token index
         return None
-    try:
-        if kind == "linear":
-            return LinearScaling(float(values["factor"]))
-        if kind == "llama3":
-            return Llama3Scaling(
-                factor=float(values["factor"]),
-                low_freq_factor=float(values["low_freq_factor"]),
-                high_freq_factor=float(values["high_freq_factor"]),
-                original_max_position_embeddings=int(values["original_max_position_embeddings"]),
-            )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _broken("rope scaling", dict(values), f"all fields of the {kind} scaling ({error})") from None
+    if kind == "linear":
+        return LinearScaling(_float(values, "factor"))
+    if kind == "llama3":
+        return _llama3_scaling(values)
     raise UnsupportedModelError(
         f"RoPE scaling {kind!r} is not supported.", cure="labkit knows default, linear and llama3."
     )
 
 
-def _size(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def _llama3_scaling(values: Mapping[str, Any]) -> Llama3Scaling:
+    factor, low, high = (_float(values, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    if low >= high:
+        raise _broken("low_freq_factor", low, f"below high_freq_factor ({high})")
+    return Llama3Scaling(factor, low, high, _size(values, "original_max_position_embeddings"))
+
+
+def _size(
+    text: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
+) -> int:
     value = text.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise _broken(name, value, "a whole number above 0")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _broken(name, value, f"a whole number from {least} to {most}")
     return value
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
-    ids = () if value is None else (value,) if isinstance(value, int) else tuple(value)
-    return tuple(int(i) for i in ids)
+def _float(values: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = values.get(name)
+    value = default if value is None else value
+    # The upper bound also keeps out infinity, NaN and whole numbers that no float can hold.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        raise _broken(name, value, "a finite number above 0")
+    return float(value)
+
+
+def _object(text: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A nested object without its nulls, which mean the same as absent keys; {} if it is itself null or absent."""
+    value = text.get(name)
+    value = {} if value is None else value
+    if not isinstance(value, Mapping):
+        raise _broken(name, value, "a JSON object")
+    return {key: entry for key, entry in value.items() if entry is not None}
+
+
+def _token_ids(text: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    value = text.get(name)
+    ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+        raise _broken(name, value, "a token id or a list of them")
+    return tuple(ids)
 
 
 def _require(text: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> None:

@@ -20,9 +20,12 @@ class LlamaAttention:
     """Grouped-query attention with RoPE on the whole head."""
 
     def __init__(self, source: WeightSource, name: str, config: LlamaConfig) -> None:
-        self.qkv = source.projection(*(f"{name}.{p}_proj" for p in "qkv"))
-        self.out = source.projection(f"{name}.o_proj")
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        width, q_rows, kv_rows = config.hidden_size, self.heads * self.dim, self.kv_heads * self.dim
+        self.qkv = source.projection(
+            width, {f"{name}.q_proj": q_rows, f"{name}.k_proj": kv_rows, f"{name}.v_proj": kv_rows}
+        )
+        self.out = source.projection(q_rows, {f"{name}.o_proj": width})
 
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
         qkv = self.qkv(x).view(x.shape[0], -1, self.dim)
@@ -36,9 +39,9 @@ class LlamaLayer:
     """One decoder layer."""
 
     def __init__(self, source: WeightSource, name: str, config: LlamaConfig) -> None:
-        self.input_norm = source.norm(f"{name}.input_layernorm")
+        self.input_norm = source.norm(f"{name}.input_layernorm", config.hidden_size)
         self.attention = LlamaAttention(source, f"{name}.self_attn", config)
-        self.post_norm = source.norm(f"{name}.post_attention_layernorm")
+        self.post_norm = source.norm(f"{name}.post_attention_layernorm", config.hidden_size)
         self.mlp = source.swiglu(f"{name}.mlp")
 
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
@@ -59,7 +62,7 @@ class Llama:
         self.embed = source.embedding()
         self.rope = Rope(config.rope)
         self.layers = [LlamaLayer(source, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)]
-        self.norm = source.norm("model.norm")
+        self.norm = source.norm("model.norm", config.hidden_size)
         self.head = source.head()
         self.linears = source.linears
 

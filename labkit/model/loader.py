@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from labkit.errors import CheckpointError
+from labkit.errors import CheckpointError, UnsupportedModelError
 from labkit.model.checkpoint import Checkpoint, open_checkpoint
 from labkit.model.config import LlamaConfig, ModelConfig, Qwen35Config, parse_config
 from labkit.model.llama import Llama
@@ -26,7 +26,7 @@ def load_model(path: Path, dtype: torch.dtype, progress: Progress | None = None)
     config = parse_config(checkpoint.config)
     source = WeightSource(checkpoint, config, dtype, progress)
     model = build_model(source, config)
-    _note_unused(checkpoint)
+    _check_unused(checkpoint)
     return model, checkpoint
 
 
@@ -40,7 +40,19 @@ def build_model(source: WeightSource, config: ModelConfig) -> Model:
     raise CheckpointError(f"No model for {type(config).__name__}.", cure="Use a config from parse_config.")
 
 
-def _note_unused(checkpoint: Checkpoint) -> None:
+def _check_unused(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose layers hold tensors that nobody read: a bias or a norm we leave out changes the answer.
+
+    The multi-token prediction block may stay unread, and tables that older files carry along.
+    """
     left = sorted(name for name in checkpoint.unused() if not name.startswith("mtp."))
-    if left:
-        checkpoint.report.note(f"{len(left)} tensors are not used, such as {left[0]}.")
+    harmless = [name for name in left if name.endswith("rotary_emb.inv_freq")]
+    if harmless:
+        checkpoint.report.note(f"{len(harmless)} tensors are not needed, such as {harmless[0]}.")
+    unknown = [name for name in left if name not in harmless]
+    if unknown:
+        raise UnsupportedModelError(
+            f"{checkpoint.path.name} holds {len(unknown)} tensors that this architecture does not use, such as "
+            f"{unknown[0]}.",
+            cure="Leaving them out would change the answers: use a checkpoint of a supported architecture.",
+        )

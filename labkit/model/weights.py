@@ -35,24 +35,32 @@ class WeightSource:
         self._progress = progress
         self._table: Tensor | None = None
 
-    def vector(self, name: str) -> Tensor:
-        """A small tensor (norm weight, decay, bias, convolution) in fp32; what half could not hold is reported."""
+    def vector(self, name: str, *shape: int) -> Tensor:
+        """A small tensor (norm weight, decay, bias, convolution) in fp32; what half could not hold is reported.
+
+        Raises CheckpointError if it has another shape.
+        """
         tensor = self.checkpoint.tensor(name)
+        self._expect(name, tensor.shape, shape)
         if self.dtype != torch.float32:
             to_half_checked(name, tensor, self.checkpoint.report)
         self._report_progress()
         return tensor.float()
 
-    def norm(self, name: str, *, zero_centered: bool = False) -> RMSNorm:
-        """The RMSNorm whose weight is ``name.weight``; zero-centred weights get their 1 here."""
-        weight = self.vector(f"{name}.weight")
+    def norm(self, name: str, size: int, *, zero_centered: bool = False) -> RMSNorm:
+        """The RMSNorm over ``size`` elements whose weight is ``name.weight``; zero-centred weights get their 1 here."""
+        weight = self.vector(f"{name}.weight", size)
         return RMSNorm(weight + 1 if zero_centered else weight, self.config.rms_norm_eps)
 
-    def projection(self, *modules: str) -> Projection:
-        """Modules that read the same input, side by side; neighbours of one format become one matrix."""
-        weights = [self._linear_weight(module) for module in modules]
+    def projection(self, inputs: int, outputs: dict[str, int]) -> Projection:
+        """Modules that read the same ``inputs`` elements, side by side; neighbours of one format become one matrix.
+
+        outputs: module name -> rows, in order. Raises CheckpointError if a weight has another shape.
+        """
         parts: list[tuple[list[str], Tensor | Int4Weight]] = []
-        for module, weight in zip(modules, weights, strict=True):
+        for module, rows in outputs.items():
+            weight = self._linear_weight(module)
+            self._expect(module, weight.shape, (rows, inputs))
             joined = _join(parts[-1][1], weight) if parts else None
             if joined is None:
                 parts.append(([module], weight))
@@ -62,7 +70,9 @@ class WeightSource:
 
     def swiglu(self, name: str) -> SwiGLU:
         """The MLP ``name`` with its gate, up and down projections."""
-        return SwiGLU(self.projection(f"{name}.gate_proj", f"{name}.up_proj"), self.projection(f"{name}.down_proj"))
+        width, inner = self.config.hidden_size, self.config.intermediate_size
+        gate_up = self.projection(width, {f"{name}.gate_proj": inner, f"{name}.up_proj": inner})
+        return SwiGLU(gate_up, self.projection(inner, {f"{name}.down_proj": width}))
 
     def embedding(self) -> Embedding:
         """The token embedding."""
@@ -71,7 +81,7 @@ class WeightSource:
     def head(self) -> Projection:
         """The output head: its own matrix, or the embedding's where the two are tied."""
         if not head_is_tied(self.checkpoint):
-            return self.projection("lm_head")
+            return self.projection(self.config.hidden_size, {"lm_head": self.config.vocab_size})
         table = self._embedding_table()
         tied = DenseLinear(table) if self.dtype == torch.float32 else make_linear(table, self.dtype, self.workspace)
         self.linears["lm_head (tied to the embedding)"] = tied
@@ -97,7 +107,7 @@ class WeightSource:
         self.linears[name] = make_linear(weight, self.dtype, self.workspace)
         return self.linears[name]
 
-    def _expect(self, name: str, shape: torch.Size, expected: tuple[int, ...]) -> None:
+    def _expect(self, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
         if tuple(shape) != expected:
             raise CheckpointError(
                 f"{name} has shape {list(shape)}; config.json asks for {list(expected)}.",

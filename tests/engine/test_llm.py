@@ -142,6 +142,27 @@ def test_stop_strings_tokens_and_limits(tiny: LLM) -> None:
     assert token not in late.token_ids[:12] and len(late.token_ids) > 12
 
 
+def test_ignore_eos_goes_on_where_the_model_would_end(tiny: LLM) -> None:
+    bias = {tiny.tokenizer.eos_ids[0]: 100.0}
+    ends, goes_on = (
+        SamplingParams(temperature=0, max_tokens=5, logit_bias=bias, ignore_eos=ignore) for ignore in (False, True)
+    )
+    [ended], [went_on] = tiny.generate(TEXTS[0], ends), tiny.generate(TEXTS[0], goes_on)
+    assert (len(ended.token_ids), ended.finish_reason, ended.text) == (1, "stop", "")
+    assert (len(went_on.token_ids), went_on.finish_reason) == (5, "length")
+
+
+def test_logits_survive_preemption(seed: int, tmp_path: Path) -> None:
+    model = qwen35()
+    prompts = [random_ids(160, n) for n in (120, 100, 90)]
+    with LLM(saved(model, tmp_path), dtype="float32", num_pages=4, prefill_tokens=40) as llm:
+        growing = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
+        [request] = llm.engine.submit(random_ids(160, 60), growing)  # takes page after page from the others
+        for ids, rows in zip(prompts, llm.engine.logits(prompts), strict=True):
+            assert (rows - oracle_logits(model, ids)).abs().max() < 2e-3
+        llm.engine.abort(request)
+
+
 def test_logprobs_are_the_models(tiny: LLM) -> None:
     [output] = tiny.generate(TEXTS[0], SamplingParams(temperature=0, max_tokens=5, logprobs=3, ignore_eos=True))
     rows = tiny.logits(output.prompt_ids + output.token_ids)[len(output.prompt_ids) - 1 : -1].log_softmax(-1)
@@ -188,7 +209,20 @@ def test_a_single_impossible_prompt_raises(tiny: LLM) -> None:
         tiny.generate("a", SamplingParams(logit_bias={999_999: 1.0}))
 
 
+@pytest.mark.parametrize("prompts", [None, 5, [1.5], [None], ["a", None], [["x"]]])
+def test_prompts_of_a_wrong_type(tiny: LLM, prompts: Any) -> None:
+    with pytest.raises(RequestError):
+        for output in tiny.generate(prompts, GREEDY):
+            if output.error:
+                raise output.error
+
+
 def test_wrong_arguments_of_calls(tiny: LLM) -> None:
+    for params in ({"temperature": 0}, "x", [None]):
+        with pytest.raises(ConfigError, match="SamplingParams"):
+            tiny.generate(["a"], params)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="temperature"):
+        tiny.chat([{"role": "user", "content": "hi"}], temperature=0)
     with pytest.raises(ConfigError, match="2 sampling params for 1 prompts"):
         tiny.generate(["a"], [GREEDY, GREEDY])
     with pytest.raises(ConfigError, match="stream"):
@@ -208,11 +242,13 @@ def test_wrong_arguments_of_calls(tiny: LLM) -> None:
         ({"num_pages": "many"}, ConfigError),
         ({"max_seq_len": 10**9}, ConfigError),
         ({"tp_size": 2}, ConfigError),
+        ({"tp_size": True}, ConfigError),
+        ({"num_pages": 10**13}, ConfigError),
         ({"colour": "red"}, ConfigError),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], error: type[Exception], tiny_path: Path) -> None:
-    with pytest.raises(error, match=next(iter(settings)) if error is ConfigError else "executor"):
+    with pytest.raises(error, match=next(iter(settings)).split("_")[-1] if error is ConfigError else "executor"):
         LLM(tiny_path, **settings)
 
 

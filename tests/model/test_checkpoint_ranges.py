@@ -163,3 +163,11 @@ def test_a_model_with_such_tensors_answers_in_fp32_where_needed(seed: int, tmp_p
     assert logits.isfinite().all()
     named = " ".join(record.getMessage() for record in caplog.records)
     assert "layers.1.input_layernorm.weight" in named and "layers.0.mlp.down_proj.weight" in named
+
+
+@pytest.mark.parametrize("deviation", [1e-9, 1e-7, 1e-6, 1e-4])
+def test_a_narrow_matrix_is_kept_wide(deviation: float, seed: int) -> None:
+    """Where the whole matrix lies near 0, what float16 loses is not chance."""
+    matrix, report = (torch.randn(256, 256) * deviation).bfloat16(), LoadReport()
+    assert to_half_checked("m", matrix, report).dtype == torch.float32
+    assert not report.ranges[0].kept_half

@@ -38,6 +38,15 @@ def test_chunked_form_equals_the_recurrence_wherever_it_starts(tokens: int, star
     torch.testing.assert_close(new_state.double(), expected_state, rtol=1e-4, atol=2e-5)
 
 
+def test_chunks_lie_on_absolute_multiples_of_64(seed: int) -> None:
+    """Cut at a multiple of 64, a run gives the very same bits as in one piece: its chunks are the same."""
+    inputs, state = random_inputs(150, 3, 16, 24), torch.randn(3, 16, 24)
+    whole, end = gdn.gdn_prefill(*inputs, state, 30)
+    first, middle = gdn.gdn_prefill(*(x[:34] for x in inputs), state, 30)
+    second, cut_end = gdn.gdn_prefill(*(x[34:] for x in inputs), middle, 64)
+    assert torch.equal(torch.cat((first, second)), whole) and torch.equal(cut_end, end)
+
+
 def test_step_equals_the_recurrence_for_each_sequence_of_a_batch(seed: int) -> None:
     q, k, v, g, beta = random_inputs(5, 3, 16, 24)
     states = torch.randn(5, 3, 16, 24)

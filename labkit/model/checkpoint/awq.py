@@ -30,7 +30,7 @@ def check_awq_config(config: Mapping[str, Any], module: str) -> int | None:
     method = str(quant.get("quant_method", "unknown")).lower()
     version = str(quant.get("version", "gemm")).lower()
     bits = quant.get("bits", quant.get("w_bit", 4))
-    if (method, version, bits) != ("awq", "gemm", 4):
+    if (method, version) != ("awq", "gemm") or bits not in (4, "4"):
         raise UnsupportedModelError(
             f"{module} is quantized in a format that is not supported yet: "
             f"method {method}, version {version}, {bits} bits.",

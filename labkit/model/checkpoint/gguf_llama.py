@@ -27,6 +27,7 @@ IN_BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+ROPE_FACTORS = ("llama.rope.scaling.factor", "llama.rope.scale_linear")  # the second is the older name
 HEAD_WIDTHS = ("llama.attention.key_length", "llama.attention.value_length")
 BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
@@ -50,13 +51,20 @@ def check_supported(metadata: Mapping[str, Any], tensor_names: frozenset[str]) -
     reasons = {
         "split over several files": metadata.get("split.count", 1) not in (0, 1),
         "with a mixture of experts": metadata.get("llama.expert_count", 0) != 0,
-        "with scaled rotary embeddings": "rope_freqs.weight" in tensor_names
-        or metadata.get("llama.rope.scaling.type", "none") != "none",
+        "with scaled rotary embeddings": "rope_freqs.weight" in tensor_names or _has_scaling(metadata),
         "whose keys and values differ in width": len(widths) > 1,
     }
     for reason, holds in reasons.items():
         if holds:
             raise UnsupportedModelError(f"A Llama GGUF {reason} is not supported.", cure=CURE)
+
+
+def _has_scaling(metadata: Mapping[str, Any]) -> bool:
+    """Whether RoPE is rescaled. A factor without a type means linear scaling; 0 and 1 mean none."""
+    kind = metadata.get("llama.rope.scaling.type")
+    if kind is not None:
+        return bool(kind != "none")
+    return any(metadata.get(name, 0) not in (0, 1) for name in ROPE_FACTORS)
 
 
 def hf_config(metadata: Mapping[str, Any], tensor_names: frozenset[str], vocab_size: int) -> dict[str, Any]:

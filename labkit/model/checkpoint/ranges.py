@@ -17,6 +17,7 @@ from labkit.model.checkpoint.report import LoadReport, RangeFinding
 HALF_MAX = torch.finfo(torch.float16).max  # 65504
 HALF_ZERO = 2.0**-25  # what is smaller rounds to 0
 CHANCE = 10  # real weights crowd around 0 more than a bell curve
+ORDINARY = 2.0**-10  # a matrix narrower than this loses digits all over, not only next to 0
 
 # Elements looked at together, so that the masks of a 2 GB embedding do not take another 2 GB.
 STEP = 1 << 22
@@ -37,7 +38,7 @@ def to_half_checked(name: str, tensor: Tensor, report: LoadReport) -> Tensor:
     """``tensor`` as float16, or as float32 if entries would overflow or become 0; the report then names it.
 
     tensor: float16, bfloat16 or float32, any shape. A matrix may lose as many entries next to 0 as chance puts there
-    (see ``_by_chance``): that is named too, but it stays float16, or every large bfloat16 matrix would be widened.
+    (see ``_is_chance``): that is named too, but it stays float16, or every large bfloat16 matrix would be widened.
     """
     if tensor.dtype == torch.float16:
         return tensor
@@ -46,19 +47,21 @@ def to_half_checked(name: str, tensor: Tensor, report: LoadReport) -> Tensor:
     flushing = sum(int(((part.half() == 0) & (part != 0)).sum()) for part in parts)
     if not overflowing and not flushing:
         return tensor.half()
-    harmless = not overflowing and tensor.ndim > 1 and flushing <= CHANCE * _by_chance(tensor)
+    harmless = not overflowing and tensor.ndim > 1 and _is_chance(flushing, tensor)
     report.out_of_range(RangeFinding(name, overflowing, flushing, kept_half=harmless))
     return tensor.half() if harmless else tensor.float()
 
 
-def _by_chance(matrix: Tensor) -> float:
-    """How many entries a bell curve as wide as this matrix puts within 2^-25 of 0, where float16 becomes 0.
+def _is_chance(flushing: int, matrix: Tensor) -> bool:
+    """Whether a bell curve as wide as this matrix would put about as many entries within 2^-25 of 0.
 
-    Such entries lie far below the rounding of their neighbours; a model does not notice them. More of them, or
-    scales and norm weights that small, mean something.
+    Such entries lie far below the rounding of their neighbours; a model does not notice them. More of them, or scales,
+    norm weights and whole matrices that small, mean something.
     """
-    deviation = matrix.float().square().mean().sqrt().item()
-    return matrix.numel() * 2 * HALF_ZERO / (deviation * math.sqrt(2 * math.pi)) if deviation else 0.0
+    squares = sum(float(part.float().square().sum()) for part in matrix.reshape(-1).split(STEP))
+    deviation = math.sqrt(squares / matrix.numel())
+    expected = matrix.numel() * 2 * HALF_ZERO / (max(deviation, ORDINARY) * math.sqrt(2 * math.pi))
+    return deviation >= ORDINARY and flushing <= CHANCE * expected
 
 
 def scales_exactly(name: str, scales: Tensor, report: LoadReport) -> Tensor:

@@ -44,12 +44,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_header(path: Path) -> dict[str, Entry]:
     """Name -> entry of one file; raises CheckpointError if it is unreadable or shorter than its header says."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise CheckpointError(f"{path} ends within its header.", cure=FETCH_AGAIN)
-        raw = file.read(length)
+    try:
+        size, length, raw = _read_head(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}).", cure=FETCH_AGAIN) from error
     try:
         header = {name: value for name, value in json.loads(raw).items() if name != "__metadata__"}
         entries = {name: _entry(path, name, value) for name, value in header.items()}
@@ -61,6 +59,16 @@ def read_header(path: Path) -> dict[str, Entry]:
             f"{path} is truncated: {size:,} bytes where its header says {needed:,}.", cure=FETCH_AGAIN
         )
     return entries
+
+
+def _read_head(path: Path) -> tuple[int, int, bytes]:
+    """(bytes of the file, bytes of the header, the header)."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise CheckpointError(f"{path} ends within its header.", cure=FETCH_AGAIN)
+        return size, length, file.read(length)
 
 
 def _entry(path: Path, name: str, value: dict[str, Any]) -> Entry:
