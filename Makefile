@@ -4,6 +4,7 @@
 #   PIP_ARGS  further arguments for pip install, such as an index with CPU builds of torch
 #   JOBS      parallel test processes, each with one torch thread
 #   MODEL     what `make serve` serves
+#   LAB_ARGS  further arguments for JupyterLab, such as --no-browser, or --allow-root in a container
 
 SHELL := bash
 .DEFAULT_GOAL := help
@@ -13,6 +14,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 JOBS ?= logical
 MODEL ?= smollm2
+LAB_ARGS ?=
 VENV ?= .venv
 
 BIN := $(VENV)/bin
@@ -29,7 +31,7 @@ demo: $(VENV)/.core-$(KEY)  ## install, fetch a small pretrained model, and let 
 	$(BIN)/labkit demo
 
 lab: $(VENV)/.notebooks-$(KEY)  ## open the first chapter in JupyterLab
-	$(BIN)/python -m jupyter lab notebooks/00_start_here.ipynb
+	$(BIN)/python -m jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 serve: $(VENV)/.serve-$(KEY)  ## start the HTTP server (MODEL=...)
 	$(BIN)/labkit serve -m $(MODEL)

@@ -26,7 +26,10 @@ NEW_TOKENS = 8
 
 @dataclass(frozen=True)
 class LoadCost:
-    """dtype: what ran, never "auto". load_seconds: from the path to a model that can answer. peak_memory_bytes: after a short answer."""
+    """dtype: what ran, never "auto". load_seconds: from the path to a model that can answer.
+
+    peak_memory_bytes: after a short answer.
+    """
 
     system: str
     dtype: str

@@ -46,7 +46,7 @@ def demo_figures(llm: LLM, output: RequestOutput) -> dict[str, Any]:
 
 def demo_table(figures: dict[str, Any]) -> Table:
     """The same as a table, with units."""
-    table = Table(title="measured on this machine, just now", title_justify="left")
+    table = Table(title="measured on this machine, just now", title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
     for name, label in ROWS.items():

@@ -221,7 +221,7 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, str], title: str) -> T
 
 
 def _as_table(document: dict[str, Any]) -> Table:
-    table = Table(title="perplexity")
+    table = Table(title="perplexity", show_header=False)
     table.add_column("")
     table.add_column("", justify="right", overflow="fold")
     flat = {**document, **document.get("comparison", {})}

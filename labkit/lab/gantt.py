@@ -149,7 +149,7 @@ def _svg(recorder: GanttRecorder) -> str:
 
 def _text(x: float, y: float, text: str, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="middle" dominant-baseline="central"{weight}>{escape(text)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="middle" dy="0.35em"{weight}>{escape(text)}</text>'
 
 
 def _cell(x: float, y: float, width: float, cell: Cell) -> str:
@@ -162,5 +162,5 @@ def _legend(left: float, y: float) -> str:
     for i, (mark, words) in enumerate(WORDS.items()):
         x = left + 165 * i
         parts.append(_cell(x, y, ROW, Cell(mark)))
-        parts.append(f'<text x="{x + ROW + 6:g}" y="{y + ROW / 2:g}" dominant-baseline="central">{words}</text>')
+        parts.append(f'<text x="{x + ROW + 6:g}" y="{y + ROW / 2:g}" dy="0.35em">{words}</text>')
     return "".join(parts)

@@ -153,4 +153,4 @@ def _line(path: str) -> str:
 
 
 def _text(x: float, y: float, text: str, style: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" dominant-baseline="central" {style}>{escape(text)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" dy="0.35em" {style}>{escape(text)}</text>'

@@ -74,8 +74,8 @@ def _row(y: float, share: TokenShare) -> str:
     middle, length, left = y + ROW / 2, BAR * share.probability, MARGIN + LABEL
     label = share.text if len(share.text) <= MAX_LETTERS else share.text[: MAX_LETTERS - 1] + "…"
     return (
-        f'<text x="{left - 8}" y="{middle:g}" text-anchor="end" dominant-baseline="central"'
+        f'<text x="{left - 8}" y="{middle:g}" text-anchor="end" dy="0.35em"'
         f' font-family="monospace">{escape(label)}</text>'
         f'<rect x="{left}" y="{y + 4:g}" width="{length:.0f}" height="{ROW - 8}" fill="{COLOUR}"/>'
-        f'<text x="{left + length + 6:.0f}" y="{middle:g}" dominant-baseline="central">{share.probability:.1%}</text>'
+        f'<text x="{left + length + 6:.0f}" y="{middle:g}" dy="0.35em">{share.probability:.1%}</text>'
     )

@@ -215,7 +215,9 @@ def _rope(text: Mapping[str, Any], head_dim: int, partial: float) -> RopeConfig:
     share = _float(values, "partial_rotary_factor", partial)
     rotary_dim = int(head_dim * min(share, 1.0))
     if share > 1 or rotary_dim == 0 or rotary_dim % 2:
-        raise _broken("partial_rotary_factor", share, f"the share of an even number of the head's {head_dim} dimensions")
+        raise _broken(
+            "partial_rotary_factor", share, f"the share of an even number of the head's {head_dim} dimensions"
+        )
     kind = str(nested.get("rope_type", nested.get("type", "default")))
     return RopeConfig(_float(values, "rope_theta", 10_000.0), rotary_dim, _rope_scaling(kind, nested))
 

@@ -212,6 +212,10 @@ def test_loads_are_measured_in_fresh_processes(seed: int, tmp_path: Path) -> Non
     assert 50 << 20 < ours.peak_memory_bytes < before
 
 
+def test_a_load_names_the_dtype_that_ran(seed: int, tmp_path: Path) -> None:
+    assert measure_load("labkit", saved(llama(), tmp_path), "auto", 1).dtype == "bfloat16"
+
+
 def test_a_failed_load_tells_why(tmp_path: Path) -> None:
     with pytest.raises(ExecutorError, match=r"config\.json"):
         measure_load("labkit", tmp_path, "float32", 1)

@@ -42,7 +42,7 @@ def test_the_brief_rows_say_that_their_source_was_not_found() -> None:
     assert {f.context: f.decode_tokens_per_s for f in brief if f.batch != 1} == {"1K": 107, "8K": 128, "16K": 140}
     for figure in brief:
         assert not figure.found_in_source
-        assert "stated by the project brief; not found in stored text" in figure.source
+        assert "quoted second-hand; the original was not found" in figure.source
 
 
 def test_figures_on_two_16_gb_cards() -> None:

@@ -242,3 +242,18 @@ def test_bandwidth_is_positive_and_row_without_ceiling_has_no_share() -> None:
     assert read_bandwidth(1 << 20, repeats=2) > 0
     row = BenchRow("s", "m", "d", "k", 1, 1, 1, 1, measured_here(), decode_tokens_per_s=Spread(1, 1, 1))
     assert row.ceiling_share is None and row.to_dict()["ceiling_tokens_per_s"] is None
+
+
+def test_a_single_sequence_waits_for_no_other(seed: int, tmp_path: Path) -> None:
+    """Its prefill takes several steps, yet it generates nothing before the last of them."""
+    settings: dict[str, Any] = {"prefill_tokens": 32, "mixed_prefill_tokens": 16, "max_seq_len": 104}
+    with LLM(saved(llama(), tmp_path), dtype="float32", **settings) as llm:
+        assert tokens_per_answer(llm, 100, 1, 3) == 4 < tokens_per_answer(llm, 100, 2, 3)
+        [row] = run_bench(llm, [100], [1], decode_tokens=3, repeats=1)
+    assert row.error is None
+
+
+def test_rows_name_the_dtypes_that_ran(tiny_path: Path) -> None:
+    with LLM(tiny_path) as llm:
+        [row] = run_bench(llm, [8], [1], decode_tokens=1, repeats=1)
+    assert (row.dtype, row.kv_cache_dtype) == ("bfloat16", "bfloat16")

@@ -50,6 +50,7 @@ def test_bad_parameters_are_refused_with_the_cure(cli: Cli, arguments: list[str]
         (["bench", "run", *TINY, "--batch", "-1"], ["batch_sizes", "from 1"]),
         (["bench", "run", *TINY, "--repeats", "0"], ["repeats", "from 1"]),
         (["eval", "perplexity", *TINY, "--window", "0"], ["window is 0"]),
+        (["eval", "perplexity", *TINY, "--reference", "foo"], ["dtype is 'foo'", "float32"]),
         (["eval", "perplexity", *TINY, "--max-tokens", "0"], ["max_tokens is 0"]),
         (["eval", "perplexity", "no-such-file.txt", *TINY], ["no-such-file.txt", "UTF-8"]),
         (["fit", "-m", "Qwen9-1T"], ["Qwen9-1T", "Qwen3.5-27B"]),

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.command_line import ENVIRONMENT, ROOT, TINY, Cli, refused, run_process
+from helpers.command_line import ENVIRONMENT, ROOT, TINY, Cli, Ended, refused, run_process
 
 from labkit.engine.llm import LLM
 
@@ -87,3 +88,31 @@ def test_chat_lets_a_person_go_on(cli: Cli) -> None:
 
 def test_chat_refuses_bytes_that_are_no_text(cli: Cli) -> None:
     refused(cli("chat", *TINY, stdin=b"caf\xe9\n"), "UTF-8")
+
+
+def test_chat_without_stdin_ends_at_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.cli.answer.sys", SimpleNamespace(stdin=None))
+    ended = cli("chat", *TINY)
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+
+
+# An output that takes nothing
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("command", [["--help"], ["fit", "-m", "Qwen3.5-9B", "--json"]], ids=" ".join)
+def test_a_full_disk_is_one_line(command: list[str]) -> None:
+    line = [sys.executable, "-m", "labkit", *command]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(line, cwd=ROOT, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, encoding="utf-8")
+    refused(Ended(ended.returncode, "", ended.stderr), "No space left on device", "disk space")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
+def test_a_reader_that_is_gone_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [sys.executable, "-m", "labkit", "fit", "-m", "Qwen3.5-9B", "--json"]
+    ended = subprocess.run(line, cwd=ROOT, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, encoding="utf-8")
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -152,6 +152,8 @@ def test_a_module_in_two_formats(tmp_path: Path) -> None:
         (plain_config(version="gemv"), "version gemv"),
         (plain_config(version="GEMV_FAST"), "version gemv_fast"),
         (plain_config(bits=8), "8 bits"),
+        (plain_config(bits="8"), "8 bits"),
+        (plain_config(bits=[4]), r"\[4\] bits"),
         (plain_config(quant_method="gptq"), "method gptq"),
         (plain_config(quant_method="auto-round"), "method auto-round"),
         ({}, "method unknown"),
@@ -163,6 +165,10 @@ def test_other_formats_are_named(tmp_path: Path, config: dict[str, Any], named: 
 
 def test_version_in_capitals_is_the_same(tmp_path: Path) -> None:
     assert isinstance(write(tmp_path, {}, plain_config(version="GEMM")).linear(MODULE), Int4Weight)
+
+
+def test_bits_as_text_are_the_same(tmp_path: Path) -> None:
+    assert isinstance(write(tmp_path, {}, plain_config(bits="4")).linear(MODULE), Int4Weight)
 
 
 def test_compressed_tensors_is_named(tmp_path: Path) -> None:

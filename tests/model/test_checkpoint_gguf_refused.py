@@ -54,12 +54,28 @@ def test_a_hybrid_with_its_own_tensors(tmp_path: Path) -> None:
         ({"llama.expert_count": "eight"}, "mixture of experts"),
         ({"split.count": 3}, "several files"),
         ({"llama.rope.scaling.type": "yarn"}, "scaled rotary"),
+        ({"llama.rope.scaling.factor": 4.0}, "scaled rotary"),
+        ({"llama.rope.scaling.factor": "four"}, "scaled rotary"),
+        ({"llama.rope.scale_linear": 2.0}, "scaled rotary"),
         ({"llama.attention.value_length": 32}, "differ in width"),
         ({"llama.rope.dimension_count": 8}, "partial rotary"),
     ],
 )
 def test_llamas_that_would_run_wrongly(tmp_path: Path, change: dict[str, str | int | float], saying: str) -> None:
     refused(write_raw_gguf(tmp_path / "m.gguf", change=change), saying=saying, kind=UnsupportedModelError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"llama.rope.scaling.factor": 0.0},
+        {"llama.rope.scaling.factor": 1.0},
+        {"llama.rope.scale_linear": 1.0},
+        {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0},
+    ],
+)
+def test_rotary_factors_that_scale_nothing(tmp_path: Path, change: dict[str, str | int | float]) -> None:
+    assert open_checkpoint(write_raw_gguf(tmp_path / "m.gguf", change=change)).config["rope_theta"] == 5e4
 
 
 def test_rotary_factors_in_a_tensor(tmp_path: Path) -> None:

@@ -246,3 +246,13 @@ def test_data_types_that_mean_another_format(tmp_path: Path, dtype: torch.dtype)
     checkpoint = open_checkpoint(tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"model\.x\.weight has the data type"):
         checkpoint.linear("model.x")
+
+
+def test_a_shard_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "model.safetensors").write_bytes(bytes(8))
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read \(Permission denied\)"):
+        find_tensors(tmp_path, LoadReport())

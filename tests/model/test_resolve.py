@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
+from labkit.bench.fit_weights import weigh
 from labkit.errors import AssetError, ModelNotFoundError
 from labkit.model import resolve
 from labkit.model.resolve import resolve_model
@@ -98,3 +103,41 @@ def test_an_incomplete_local_copy_is_completed(hub: FakeHub, tmp_path: Path) -> 
     hub.cached, hub.remote = tmp_path, tmp_path / "fetched"
     (tmp_path / "config.json").write_text("{}")
     assert resolve_model("org/name") == tmp_path / "fetched"
+
+
+@pytest.mark.parametrize("state", ["complete", "a shard missing", "no index", "broken index", "empty index"])
+def test_a_download_that_was_cut_off_is_completed(state: str, hub: FakeHub, tmp_path: Path) -> None:
+    hub.cached, hub.remote = tmp_path / "cached", tmp_path / "fetched"
+    hub.cached.mkdir()
+    (hub.cached / "config.json").write_text("{}")
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    weight_map = {"a.weight": shards[0], "b.weight": shards[1]}
+    index = {"broken index": '{"weight_map": ', "empty index": '{"weight_map": {}}'}
+    for shard in shards[: 1 if state == "a shard missing" else 2]:
+        (hub.cached / shard).write_bytes(b"")
+    if state != "no index":
+        text = index.get(state, json.dumps({"weight_map": weight_map}))
+        (hub.cached / "model.safetensors.index.json").write_text(text)
+    assert resolve_model("org/name") == (hub.cached if state == "complete" else hub.remote)
+    assert hub.asked_network == (state != "complete")
+
+
+@pytest.mark.parametrize("find", [resolve_model, weigh])
+@pytest.mark.parametrize("name", ["~nosuchuser/x", "x" * 5000, "a/" + "b" * 5000])
+def test_names_that_the_system_refuses(find: Callable[[str], object], name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="cannot be looked up") as caught:
+        find(name)
+    assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize("find", [resolve_model, weigh])
+def test_a_folder_without_permission(
+    find: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_dir", forbidden)
+    with pytest.raises(ModelNotFoundError, match=r"cannot be looked up \(Permission denied\)"):
+        find(str(tmp_path))
+
+
+def forbidden(*_: object) -> NoReturn:
+    raise PermissionError(errno.EACCES, "Permission denied")

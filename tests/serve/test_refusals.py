@@ -92,6 +92,7 @@ def test_unsupported_fields_deeper_down(live: LiveServer, where: str, settings: 
         ("logit_bias", {"x": 1}),
         ("logit_bias", {"5": 101}),
         ("logit_bias", {"8192": 1}),
+        ("logit_bias", {"5": 1, "05": 2}),
         ("logit_bias", {"9" * 5000: 1}),
         ("logit_bias", [1]),
         ("stop_token_ids", [-1]),
@@ -100,6 +101,7 @@ def test_unsupported_fields_deeper_down(live: LiveServer, where: str, settings: 
         ("repetition_penalty", 0),
         ("chat_template_kwargs", 1),
         ("chat_template_kwargs", {"messages": []}),
+        ("chat_template_kwargs", {"self": 1}),
         ("messages", []),
         ("messages", None),
         ("messages", "Hi"),
@@ -108,7 +110,16 @@ def test_unsupported_fields_deeper_down(live: LiveServer, where: str, settings: 
     ],
 )
 def test_wrong_values_name_their_field(live: LiveServer, name: str, value: Any) -> None:
-    assert name in refusal(post(live, **{name: value}))["message"]
+    error = refusal(post(live, **{name: value}))
+    assert name in error["message"] and error["param"].startswith(name)
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/x-json"}])
+def test_a_body_that_is_not_announced_as_json(live: LiveServer, headers: dict[str, str]) -> None:
+    with live.http() as http:
+        content = f'{{"model": "{NAME}", "messages": [{{"role": "user", "content": "x"}}]}}'.encode()
+        error = refusal(http.post("/v1/chat/completions", content=content, headers=headers))
+    assert "Content-Type: application/json" in error["message"]
 
 
 @pytest.mark.parametrize(
