@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -91,7 +92,7 @@ def _wrong(name: str, value: object, expected: str) -> ConfigError:
 def _number(params: SamplingParams, name: str, low: float, high: float, low_open: bool = False) -> None:
     value = getattr(params, name)
     expected = f"a number {'above' if low_open else 'from'} {low:g}" + ("" if high == math.inf else f" up to {high:g}")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:  # NaN fails too
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise _wrong(name, value, expected)
     if not low <= value <= high or (low_open and value == low):
         raise _wrong(name, value, expected)

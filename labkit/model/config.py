@@ -7,12 +7,12 @@ Field names are those of Hugging Face.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import CheckpointError, UnsupportedModelError
+from labkit.errors import UnsupportedModelError
+from labkit.model.config_fields import broken_field, float_of, object_of, require, size_of, token_ids_of
 
 FULL_ATTENTION = "full_attention"
 LINEAR_ATTENTION = "linear_attention"
@@ -133,9 +133,9 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _llama(text: Mapping[str, Any]) -> LlamaConfig:
-    _require(text, "hidden_act", ("silu", "swish"))
+    require(text, "hidden_act", ("silu", "swish"))
     for bias in ("attention_bias", "mlp_bias"):
-        _require(text, bias, (False,))
+        require(text, bias, (False,))
     common = _common(text, partial=1.0)
     _refuse_window(text, common["max_position_embeddings"])
     layers = (FULL_ATTENTION,) * common["num_hidden_layers"]
@@ -143,27 +143,29 @@ def _llama(text: Mapping[str, Any]) -> LlamaConfig:
 
 
 def _qwen35(text: Mapping[str, Any]) -> Qwen35Config:
-    _require(text, "hidden_act", ("silu", "swish"))
-    _require(text, "attention_bias", (False,))
-    _require(text, "attn_output_gate", (True,))
-    _require(text, "output_gate_type", ("silu", "swish"))
+    require(text, "hidden_act", ("silu", "swish"))
+    require(text, "attention_bias", (False,))
+    require(text, "attn_output_gate", (True,))
+    require(text, "output_gate_type", ("silu", "swish"))
     common = _common(text, partial=0.25)
     config = Qwen35Config(
         architecture="qwen3_5",
         layer_types=_layer_types(text, common["num_hidden_layers"]),
         **common,
         **_linear_sizes(text),
-        linear_conv_kernel_dim=_size(text, "linear_conv_kernel_dim", 4),
-        num_mtp_layers=_size(text, "mtp_num_hidden_layers", 0, least=0),
+        linear_conv_kernel_dim=size_of(text, "linear_conv_kernel_dim", 4),
+        num_mtp_layers=size_of(text, "mtp_num_hidden_layers", 0, least=0),
     )
     if config.linear_num_value_heads % config.linear_num_key_heads:
-        raise _broken("linear_num_value_heads", config.linear_num_value_heads, "a multiple of linear_num_key_heads")
+        raise broken_field(
+            "linear_num_value_heads", config.linear_num_value_heads, "a multiple of linear_num_key_heads"
+        )
     return config
 
 
 def _refuse_window(text: Mapping[str, Any], longest: int) -> None:
     """A window of attention changes nothing only if every sequence fits it."""
-    window = _size(text, "sliding_window", longest)
+    window = size_of(text, "sliding_window", longest)
     if window < longest:
         raise UnsupportedModelError(
             f"config.json has sliding_window = {window}.", cure="labkit runs llama checkpoints with full attention."
@@ -172,61 +174,61 @@ def _refuse_window(text: Mapping[str, Any], longest: int) -> None:
 
 def _linear_sizes(text: Mapping[str, Any]) -> dict[str, Any]:
     names = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
-    return {name: _size(text, name) for name in names}
+    return {name: size_of(text, name) for name in names}
 
 
 def _common(text: Mapping[str, Any], partial: float) -> dict[str, Any]:
-    heads = _size(text, "num_attention_heads")
-    kv_heads = _size(text, "num_key_value_heads", heads)
-    head_dim = _size(text, "head_dim", _size(text, "hidden_size") // heads)
+    heads = size_of(text, "num_attention_heads")
+    kv_heads = size_of(text, "num_key_value_heads", heads)
+    head_dim = size_of(text, "head_dim", size_of(text, "hidden_size") // heads)
     if heads % kv_heads:
-        raise _broken("num_attention_heads", heads, f"a multiple of num_key_value_heads ({kv_heads})")
+        raise broken_field("num_attention_heads", heads, f"a multiple of num_key_value_heads ({kv_heads})")
     return {
-        "vocab_size": _size(text, "vocab_size"),
-        "hidden_size": _size(text, "hidden_size"),
-        "intermediate_size": _size(text, "intermediate_size"),
-        "num_hidden_layers": _size(text, "num_hidden_layers", most=MOST_LAYERS),
+        "vocab_size": size_of(text, "vocab_size"),
+        "hidden_size": size_of(text, "hidden_size"),
+        "intermediate_size": size_of(text, "intermediate_size"),
+        "num_hidden_layers": size_of(text, "num_hidden_layers", most=MOST_LAYERS),
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "rms_norm_eps": _float({"rms_norm_eps": 1e-6, **text}, "rms_norm_eps"),
-        "max_position_embeddings": _size(text, "max_position_embeddings", 2048),
+        "rms_norm_eps": float_of({"rms_norm_eps": 1e-6, **text}, "rms_norm_eps"),
+        "max_position_embeddings": size_of(text, "max_position_embeddings", 2048),
         "tie_word_embeddings": bool(text.get("tie_word_embeddings", False)),
-        "eos_token_ids": _token_ids(text, "eos_token_id"),
+        "eos_token_ids": token_ids_of(text, "eos_token_id"),
         "rope": _rope(text, head_dim, partial),
     }
 
 
 def _layer_types(text: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    interval = _size(text, "full_attention_interval", 4)
+    interval = size_of(text, "full_attention_interval", 4)
     computed = [FULL_ATTENTION if (i + 1) % interval == 0 else LINEAR_ATTENTION for i in range(count)]
     given = text.get("layer_types")
     given = computed if given is None else given
     known = isinstance(given, list | tuple) and all(kind in (FULL_ATTENTION, LINEAR_ATTENTION) for kind in given)
     if not known or len(given) != count:
-        raise _broken("layer_types", given, f"{count} entries of {FULL_ATTENTION} or {LINEAR_ATTENTION}")
+        raise broken_field("layer_types", given, f"{count} entries of {FULL_ATTENTION} or {LINEAR_ATTENTION}")
     return tuple(given)
 
 
 def _rope(text: Mapping[str, Any], head_dim: int, partial: float) -> RopeConfig:
     """RoPE settings, whether nested (``rope_parameters``), split (``rope_scaling``) or flattened into the config."""
-    nested = {**_object(text, "rope_scaling"), **_object(text, "rope_parameters")}
+    nested = {**object_of(text, "rope_scaling"), **object_of(text, "rope_parameters")}
     values = {**text, **nested}
-    share = _float(values, "partial_rotary_factor", partial)
+    share = float_of(values, "partial_rotary_factor", partial)
     rotary_dim = int(head_dim * min(share, 1.0))
     if share > 1 or rotary_dim == 0 or rotary_dim % 2:
-        raise _broken(
+        raise broken_field(
             "partial_rotary_factor", share, f"the share of an even number of the head's {head_dim} dimensions"
         )
     kind = str(nested.get("rope_type", nested.get("type", "default")))
-    return RopeConfig(_float(values, "rope_theta", 10_000.0), rotary_dim, _rope_scaling(kind, nested))
+    return RopeConfig(float_of(values, "rope_theta", 10_000.0), rotary_dim, _rope_scaling(kind, nested))
 
 
 def _rope_scaling(kind: str, values: Mapping[str, Any]) -> Llama3Scaling | LinearScaling | None:
     if kind in ("default", "mrope"):  # text positions make mRoPE plain RoPE: all three axes are the token index
         return None
     if kind == "linear":
-        return LinearScaling(_float(values, "factor"))
+        return LinearScaling(float_of(values, "factor"))
     if kind == "llama3":
         return _llama3_scaling(values)
     raise UnsupportedModelError(
@@ -235,55 +237,7 @@ def _rope_scaling(kind: str, values: Mapping[str, Any]) -> Llama3Scaling | Linea
 
 
 def _llama3_scaling(values: Mapping[str, Any]) -> Llama3Scaling:
-    factor, low, high = (_float(values, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    factor, low, high = (float_of(values, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     if low >= high:
-        raise _broken("low_freq_factor", low, f"below high_freq_factor ({high})")
-    return Llama3Scaling(factor, low, high, _size(values, "original_max_position_embeddings"))
-
-
-def _size(
-    text: Mapping[str, Any], name: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
-) -> int:
-    value = text.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _broken(name, value, f"a whole number from {least} to {most}")
-    return value
-
-
-def _float(values: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = values.get(name)
-    value = default if value is None else value
-    # The upper bound also keeps out infinity, NaN and whole numbers that no float can hold.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise _broken(name, value, "a finite number above 0")
-    return float(value)
-
-
-def _object(text: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A nested object without its nulls, which mean the same as absent keys; {} if it is itself null or absent."""
-    value = text.get(name)
-    value = {} if value is None else value
-    if not isinstance(value, Mapping):
-        raise _broken(name, value, "a JSON object")
-    return {key: entry for key, entry in value.items() if entry is not None}
-
-
-def _token_ids(text: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    value = text.get(name)
-    ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
-        raise _broken(name, value, "a token id or a list of them")
-    return tuple(ids)
-
-
-def _require(text: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> None:
-    value = text.get(name)
-    if value is not None and value not in allowed:
-        raise UnsupportedModelError(
-            f"config.json has {name} = {value!r}.", cure=f"labkit supports {name} in {list(allowed)} only."
-        )
-
-
-def _broken(name: str, value: Any, expected: str) -> CheckpointError:
-    return CheckpointError(f"config.json has {name} = {value!r}.", cure=f"It must be {expected}; download it again.")
+        raise broken_field("low_freq_factor", low, f"below high_freq_factor ({high})")
+    return Llama3Scaling(factor, low, high, size_of(values, "original_max_position_embeddings"))

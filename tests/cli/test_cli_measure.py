@@ -20,8 +20,10 @@ MEASURED = set(vars(measured_here()))
 
 
 def _row(system: str, scale: float, batch: int) -> BenchRow:
-    spreads = [Spread(value, value, value) for value in (12_345.67 * scale, 2_345.67 * scale, 12.34, 0.0000123)]
-    return BenchRow(system, "m", "bfloat16", "int8", 131_072, batch, 32, 3, measured_here(), *spreads, 13_579.24)
+    prefill, decode, ttft, tpot = (Spread(x, x, x) for x in (12_345.67 * scale, 2_345.67 * scale, 12.34, 0.0000123))
+    origin = measured_here()
+    rates = (prefill, decode, ttft, tpot, 13_579.24)
+    return BenchRow(system, "m", "bfloat16", "int8", 131_072, batch, 32, 3, origin, *rates)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 
 from labkit.errors import CheckpointError, LabkitError, UnsupportedModelError
 from labkit.model.checkpoint import open_checkpoint
+from labkit.model.checkpoint.report import LoadReport
+from labkit.model.checkpoint.shards import find_tensors
 
 pytestmark = pytest.mark.usefixtures("seed")
 

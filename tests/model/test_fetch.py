@@ -212,5 +212,5 @@ def test_a_cache_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "is_file", forbidden)
-    with pytest.raises(AssetError, match="Permission denied.*LABKIT_CACHE"):
+    with pytest.raises(AssetError, match=r"Permission denied.*LABKIT_CACHE"):
         cached_file(cache_dir=tmp_path)
