@@ -279,4 +279,4 @@ def test_the_command_fails_in_one_line(arguments: list[str]) -> None:
 
     result = CliRunner().invoke(app, [*arguments, "--port", "0"])
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith("error: ") and "Traceback" not in result.output
+    assert result.stderr.splitlines()[-1].startswith("labkit: ") and "Traceback" not in result.output
