@@ -102,10 +102,10 @@ def _within_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> 
     returns U = T (beta V), W = T (beta exp(G) K), the scores tril(Q K^T exp(G_i - G_j)), and G.
     Every exponent that survives the masks is <= 0: nothing can overflow.
     """
-    total = g.cumsum(-1)
-    decay = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
+    total = g.double().cumsum(-1)  # in fp32 the differences of large sums would lose their last digits
+    decay = (total[..., :, None] - total[..., None, :]).tril().exp().tril().float()
     a = (beta[..., None] * (k @ k.mT) * decay).tril(-1)
-    rhs = torch.cat((beta[..., None] * v, (beta * total.exp())[..., None] * k), dim=-1)
+    rhs = torch.cat((beta[..., None] * v, (beta * total.exp().float())[..., None] * k), dim=-1)
     solved = torch.linalg.solve_triangular(a, rhs, upper=False, unitriangular=True)
     u, w = solved.split((v.shape[-1], k.shape[-1]), dim=-1)
     return u, w, q @ k.mT * decay, total
@@ -116,7 +116,7 @@ def _one_chunk(
 ) -> tuple[Tensor, Tensor]:
     """Carry the state through one chunk: [Hv, 64, d] operands, state [Hv, dk, dv]."""
     new_v = u - w @ state
-    out = (q * total.exp()[..., None]) @ state + scores @ new_v
+    out = (q * total.exp().float()[..., None]) @ state + scores @ new_v
     last = total[..., -1:]
-    carried = k * (last - total).exp()[..., None]
-    return out, state * last.exp()[..., None] + carried.mT @ new_v
+    carried = k * (last - total).exp().float()[..., None]
+    return out, state * last.exp().float()[..., None] + carried.mT @ new_v

@@ -31,7 +31,7 @@ MODELS: dict[str, Any] = {
     "llama 3 rope": lambda: llama(rope_parameters=LLAMA3),
     "llama linear rope": lambda: llama(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}),
     "qwen3.5": lambda: qwen35(),
-    "qwen3.5, tied, 8 layers": lambda: qwen35(tie_word_embeddings=True, num_hidden_layers=8, num_key_value_heads=1),
+    "qwen3.5, tied, 5 layers": lambda: qwen35(tie_word_embeddings=True, num_hidden_layers=5, num_key_value_heads=1),
     "qwen3.5, no attention layer": lambda: qwen35(num_hidden_layers=2),
     "qwen3.5, equal heads": lambda: qwen35(linear_num_key_heads=3, linear_num_value_heads=3, num_key_value_heads=4),
     "qwen3.5, real head sizes": lambda: qwen35(
