@@ -10,7 +10,7 @@ from torch import Tensor
 from labkit.model.cache import ModelCache
 from labkit.model.config import LlamaConfig
 from labkit.model.forward_batch import ForwardBatch
-from labkit.model.layers import Embedding, Projection, RMSNorm, Rope, SwiGLU, paged_attention
+from labkit.model.layers import Rope, paged_attention
 from labkit.model.weights import WeightSource
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.rope import apply_rope
@@ -51,11 +51,6 @@ class LlamaLayer:
 
 class Llama:
     """Token ids -> hidden states after the final norm; ``head`` turns rows of them into logits."""
-
-    embed: Embedding
-    norm: RMSNorm
-    head: Projection
-    mlp: SwiGLU
 
     def __init__(self, source: WeightSource, config: LlamaConfig) -> None:
         self.config = config

@@ -13,7 +13,7 @@ from labkit.model.checkpoint.ranges import to_half_checked
 from labkit.model.checkpoint.tied import EMBEDDING, head_is_tied
 from labkit.model.config import ModelConfig
 from labkit.model.layers import Embedding, Projection, RMSNorm, SwiGLU
-from labkit.ops.linear import DenseLinear, Linear, Workspace, make_linear
+from labkit.ops.linear import Linear, Workspace, make_linear
 from labkit.quant.int4 import Int4Weight
 
 Progress = Callable[[str, int, int], None]  # what is going on, bytes so far, bytes in all
@@ -83,7 +83,7 @@ class WeightSource:
         if not head_is_tied(self.checkpoint):
             return self.projection(self.config.hidden_size, {"lm_head": self.config.vocab_size})
         table = self._embedding_table()
-        tied = DenseLinear(table) if self.dtype == torch.float32 else make_linear(table, self.dtype, self.workspace)
+        tied = make_linear(table, self.dtype, self.workspace)
         self.linears["lm_head (tied to the embedding)"] = tied
         return Projection([tied])
 
