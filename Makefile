@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: help demo lab serve doctor test test-slow format clean
+.PHONY: help demo lab serve doctor build kernel-page test test-slow test-gpu format clean
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -39,6 +39,12 @@ serve: $(VENV)/.serve-$(KEY)  ## start the HTTP server (MODEL=...)
 doctor: $(VENV)/.core-$(KEY)  ## what this machine can do, and the cure for each gap
 	$(BIN)/labkit doctor
 
+build: $(VENV)/.core-$(KEY)  ## compile every CUDA kernel for the V100 and list what each takes
+	$(BIN)/labkit build
+
+kernel-page: $(VENV)/.core-$(KEY)  ## write docs/kernels.md and cuda/shipped.json again
+	$(BIN)/python tools/kernel_page.py
+
 test: $(VENV)/.test-$(KEY)  ## lint, types, import rules, fast tests, notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,6 +58,10 @@ test-slow: $(VENV)/.test-$(KEY)  ## the long tests; leaves a dated record in tes
 	@mkdir -p build
 	status=0; GOMP_SPINCOUNT=10000 $(BIN)/python -m pytest -m slow --junitxml=build/slow.xml -o junit_family=xunit1 || status=$$?; \
 		$(BIN)/python tests/record.py build/slow.xml tests/records && exit $$status
+
+# In the environment at hand, such as that of environment.yml: .venv has the torch of constraints.txt, not for a V100.
+test-gpu:  ## every kernel on the GPU of this machine, with PYTHON's torch and CuPy
+	$(PYTHON) -m pytest tests/gpu
 
 format: $(VENV)/.test-$(KEY)  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

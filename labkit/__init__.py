@@ -23,9 +23,12 @@ _HOMES = {
     "SamplingParams": ("labkit.engine.sampling_params", "SamplingParams"),
     "doctor": ("labkit.lab.doctor", "diagnose"),
 }
+_PACKAGES = ("sim",)  # reached as labkit.sim.run(...) after `import labkit`
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"labkit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'labkit' has no attribute {name!r}")
     module, attribute = _HOMES[name]

@@ -73,3 +73,31 @@ class EngineClosedError(LabkitError, RuntimeError):
 
 class MissingExtraError(LabkitError, ImportError):
     """An optional dependency is not installed."""
+
+
+class KernelBuildError(LabkitError, RuntimeError):
+    """A CUDA source does not compile, or no compiler is here for it.
+
+    op, rung: of the kernel, "" for a source of the user's; options: given to the compiler; log: what it said.
+    """
+
+    def __init__(
+        self, message: str, *, cure: str, op: str = "", rung: str = "", options: tuple[str, ...] = (), log: str = ""
+    ) -> None:
+        super().__init__(message, cure=cure)
+        self.op = op
+        self.rung = rung
+        self.options = options
+        self.log = log
+
+
+class KernelLaunchError(LabkitError, RuntimeError):
+    """A kernel cannot be launched, or failed while it ran."""
+
+
+class KernelArgumentError(KernelLaunchError, ValueError):
+    """A tensor or scalar given to an operation has a wrong shape, dtype, device or layout; nothing was launched."""
+
+
+class PtxError(LabkitError, ValueError):
+    """PTX that the simulator cannot read or does not know; names the line and the instruction."""

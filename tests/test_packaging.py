@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = {"help", "demo", "lab", "serve", "doctor", "test", "test-slow", "format", "clean"}
+TARGETS = {
+    *("help", "demo", "lab", "serve", "doctor", "build", "kernel-page"),
+    *("test", "test-slow", "test-gpu", "format", "clean"),
+}
 
 
 def project() -> dict[str, Any]:
@@ -56,6 +61,7 @@ def test_v100_environment_pins_what_still_has_sm_70() -> None:
     assert "torch==2.10.0" in pip
     assert any(re.fullmatch(r"cupy-cuda12x==1[34]\.\d+\.\d+", line) for line in pip)
     assert any(re.fullmatch(r"nvidia-cuda-nvrtc-cu12==12\.8\.\d+", line) for line in pip)
+    assert any(re.fullmatch(r"nvidia-cuda-runtime-cu12==12\.8\.\d+", line) for line in pip)
     assert "-e .[gpu,serve,notebooks]" in pip
     assert not re.search(r"cu13|cuda13", " ".join(pip))
     assert "Not built on a V100" in (ROOT / "environment.yml").read_text(encoding="utf-8")
@@ -81,6 +87,35 @@ def test_constraints_pin_what_is_tested() -> None:
     for requirement in needed:
         name = re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~ ]", requirement)[0]).lower()
         assert name in pins or name == "labkit-v100", f"{name} is not pinned"
+
+
+def test_the_compiler_comes_with_labkit_where_there_is_one() -> None:
+    """CUDA 12 and never 13, which does not know sm_70; nothing of it where NVIDIA has no wheels."""
+    needed = {
+        match[1]: (match[2], match[3])
+        for requirement in project()["dependencies"]
+        if (match := re.fullmatch(r"(nvidia-[a-z0-9-]+)(\S+); (.+)", requirement))
+    }
+    assert set(needed) == {"nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"}
+    for versions, marker in needed.values():
+        assert versions == ">=12.4,<13"
+        assert "sys_platform != 'darwin'" in marker and "x86_64 AMD64" in marker
+    pins = constraints()
+    assert pins["nvidia-cuda-nvrtc-cu12"] == pins["nvidia-cuda-nvcc-cu12"] == "12.8.93"
+    assert pins["nvidia-cuda-runtime-cu12"] == "12.8.90"
+    assert "cuda-bindings" not in " ".join(project()["dependencies"])  # of version 13 beside a torch for CUDA 13
+
+
+def test_only_wheels_need_the_compiler_to_be_built() -> None:
+    """An editable install, which `make` does, compiles nothing and shall fetch no compiler for it."""
+    hooks = ("get_requires_for_build_editable", "get_requires_for_build_wheel")
+    code = "import build_backend as b\n" + "\n".join(f"print(b.{hook}({{}}))" for hook in hooks)
+    settings = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT / "tools")}, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, **settings)
+    editable, wheel = (line for line in done.stdout.splitlines() if line.startswith("["))
+    pins = constraints()
+    for name in ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"):
+        assert name not in editable and f"{name}=={pins[name]};" in wheel
 
 
 def test_cuda_folder_stays_a_namespace() -> None:

@@ -13,6 +13,8 @@ from io import TextIOWrapper
 import typer
 
 from labkit.cli import answer, machine, measure
+from labkit.cli.build import build
+from labkit.cli.sim import bench_sim, sim
 from labkit.errors import LabkitError
 
 app = typer.Typer(
@@ -33,10 +35,13 @@ app.command()(answer.chat)
 app.add_typer(bench, name="bench")
 bench.callback()(lambda: None)
 bench.command("run")(measure.bench_run)
+bench.command("sim")(bench_sim)
 app.add_typer(evaluate, name="eval")
 evaluate.callback()(lambda: None)
 evaluate.command("perplexity")(measure.eval_perplexity)
 app.command()(measure.fit)
+app.command()(build)
+app.command()(sim)
 app.command()(machine.serve)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from labkit.cli import options as o
+from labkit.cli.progress import progress_bar
 from labkit.errors import ConfigError
 
 
@@ -48,7 +46,7 @@ def bench_run(
     contexts, batches = context or [128, 1024], batch or [1, 8]
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
     settings |= {"max_seq_len": max_seq_len, "decode_batch_size": max([8, *batches])}
-    with _progress() as progress:
+    with progress_bar() as progress:
         if peer is Peer.TRANSFORMERS:
             report = run_peer_transformers(
                 model, contexts, batches, decode_tokens, repeats, progress=progress, **settings
@@ -93,7 +91,7 @@ def eval_perplexity(
     settings: dict[str, Any] = {"executor": executor, "max_seq_len": _room_for(window)}
     if reference is not None:
         EngineConfig(model, dtype=reference, **settings)  # a wrong one is told before the scoring, which takes long
-    with LLM(model, dtype=dtype, kv_cache_dtype=kv_cache_dtype, **settings) as llm, _progress() as progress:
+    with LLM(model, dtype=dtype, kv_cache_dtype=kv_cache_dtype, **settings) as llm, progress_bar() as progress:
         scored = _counting(progress, "scoring")
         document = perplexity(llm, content, **limits, progress=scored).to_dict()
         if reference is not None:
@@ -140,19 +138,6 @@ def fit(
         o.print_json(report.to_dict())
     else:
         Console().print(report.render())
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A callback (done, total, text) that draws a bar on a terminal and does nothing when the output is piped."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total, text: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
 def _room_for(window: int) -> int | None:

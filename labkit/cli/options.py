@@ -11,8 +11,10 @@ import typer
 from labkit.engine.sampling_params import SamplingParams
 
 Model = Annotated[str, typer.Option("-m", "--model", help="Directory, .gguf file, smollm2, labkit-tiny or org/name.")]
-Executor = Annotated[str, typer.Option(help="Where operations run: auto or torch.")]
-Dtype = Annotated[str, typer.Option(help="Of activations: auto (bf16 on a CPU), bfloat16 or float32 (exact).")]
+Executor = Annotated[str, typer.Option(help="Where operations run: auto, torch or sim.")]
+Dtype = Annotated[
+    str, typer.Option(help="Of activations: auto (bf16; fp16 for sim), bfloat16, float16 or float32 (exact).")
+]
 KvDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="Of KV pages: auto (the model dtype) or int8.")]
 MaxSeqLen = Annotated[int | None, typer.Option(help="Tokens of prompt and output together.")]
 BatchSize = Annotated[int, typer.Option("--decode-batch-size", help="Sequences that run at the same time.")]

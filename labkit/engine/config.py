@@ -10,7 +10,7 @@ import torch
 
 from labkit.errors import ConfigError, ExecutorError
 
-DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 KV_DTYPES = {"auto": None, "int8": torch.int8}
 
 
@@ -19,8 +19,9 @@ class EngineConfig:
     """What to load and how much it may hold.
 
     model: a directory, a .gguf file, or a name (smollm2, labkit-tiny, org/name).
-    executor: where the operations run; "auto" takes the best one here.
-    dtype: of the activations. "auto" is bf16 on a CPU; "float32" is the exact path.
+    executor: where the operations run; "auto" takes the best one here. "sim" runs those that have a CUDA kernel on
+        the simulator, thousands of times slower than a GPU; the others run in torch.
+    dtype: of the activations. "auto" is bf16 on a CPU, fp16 on the simulator; "float32" is the exact path.
     kv_cache_dtype: "auto" (the model dtype) or "int8".
     max_seq_len: tokens of prompt and output together; None: the model's own limit, at most 8192.
     decode_batch_size: sequences that run at the same time.
@@ -46,10 +47,14 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_DTYPES)
         _one_of("executor", self.executor, ("auto", "torch", "sim", "cuda"))
-        if self.executor in ("sim", "cuda"):
+        if self.executor == "cuda":
             raise ExecutorError(
-                f"The {self.executor} executor has no kernels in this version of labkit.",
-                cure='Use executor "auto" or "torch".',
+                "The engine does not run on the executor cuda in this version of labkit.",
+                cure='Use executor "auto", "torch" or "sim"; single operations do run on a GPU.',
+            )
+        if self.executor == "sim" and self.dtype not in ("auto", "float16"):
+            raise ConfigError(
+                f"dtype is {self.dtype!r}.", cure="The kernels, which executor sim runs, compute in float16."
             )
         for name in ("decode_batch_size", "prefill_tokens", "mixed_prefill_tokens"):
             _count(name, getattr(self, name))
@@ -62,7 +67,7 @@ class EngineConfig:
     @property
     def torch_dtype(self) -> torch.dtype:
         """Of the activations."""
-        return DTYPES[self.dtype]
+        return DTYPES[self.dtype] or (torch.float16 if self.executor == "sim" else torch.bfloat16)
 
     @property
     def torch_kv_dtype(self) -> torch.dtype:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labkit.device import use_executor
 from labkit.engine.batch import Batch, Chunk
 from labkit.model.cache import make_cache
 from labkit.model.forward_batch import ForwardBatch, SequenceChunk
@@ -31,15 +32,28 @@ class Runner:
     """Owns the model and its caches.
 
     num_pages: pages that the scheduler hands out, numbered from 0; slots: running sequences at most.
+    executor: where the operations run, as ``use_executor`` takes it.
     """
 
-    def __init__(self, model: Model, num_pages: int, slots: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        num_pages: int,
+        slots: int,
+        dtype: torch.dtype,
+        kv_dtype: torch.dtype,
+        executor: str = "auto",
+    ) -> None:
+        self.model, self.executor = model, executor
         self.cache = make_cache(model.config, num_pages, slots, dtype, kv_dtype)
 
     @torch.inference_mode()
     def run(self, batch: Batch, every_row_of: Container[int] = ()) -> StepLogits:
         """Compute the batch's tokens; every_row_of: sequence ids that want the logits of all their rows."""
+        with use_executor(self.executor):
+            return self._run(batch, every_row_of)
+
+    def _run(self, batch: Batch, every_row_of: Container[int]) -> StepLogits:
         chunks = sorted(batch.chunks, key=lambda chunk: chunk.length > 1)  # single tokens go together, in front
         forward = ForwardBatch([_sequence_chunk(chunk) for chunk in chunks])
         hidden = self.model(forward, self.cache)

@@ -1,41 +1,18 @@
-"""The doctor's judgements: pure functions from facts to checks, one for each line of the report."""
+"""The doctor's judgements: pure functions from facts to checks, one for each line of the report.
+
+Those about GPUs and kernels are in `doctor_kernels`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
 
+from labkit.lab.doctor_check import INSTALL, Check, Status
 from labkit.lab.doctor_facts import EXTRAS, LABEXTENSIONS, Facts, Gpu
+from labkit.lab.doctor_kernels import check_cupy, check_executors, check_gpu, check_headers, check_nvrtc, check_ops
 
 GIB = 2**30
 V100_CURE = "Use the environment of environment.yml: torch 2.10.0 is the last PyPI wheel with sm_70."
-INSTALL = "python -m pip install 'labkit-v100[{extra}]'"
-
-
-class Status(StrEnum):
-    """OK; INFO: good to know, nothing is missing for what labkit does here; WARN: a gap; FAIL: will not work."""
-
-    OK = "ok"
-    INFO = "info"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line: what was looked at, how it stands, what was found, and what to do about it ("" if nothing)."""
-
-    name: str
-    status: Status
-    detail: str
-    cure: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.status.value:4}  {self.name}: {self.detail}" + (f"  -> {self.cure}" if self.cure else "")
-
-    def to_dict(self) -> dict[str, str]:
-        return {**asdict(self), "status": self.status.value}
 
 
 def check_python(facts: Facts) -> Check:
@@ -96,63 +73,6 @@ def check_memory(facts: Facts) -> Check:
     return Check("memory", Status.OK, detail)
 
 
-def check_gpu(facts: Facts) -> Check:
-    if not facts.gpus:
-        return Check("gpu", Status.INFO, "no NVIDIA GPU found: everything here runs on the CPU")
-    named = ", ".join(f"{g.name} (sm_{g.capability[0]}{g.capability[1]}, {g.memory / GIB:.0f} GiB)" for g in facts.gpus)
-    detail = f"{named}; driver {facts.gpus[0].driver}"
-    if any(gpu.capability < (7, 0) for gpu in facts.gpus):
-        return Check("gpu", Status.WARN, detail, "labkit wants compute capability 7.0 or later; it will use the CPU.")
-    if not all(gpu.is_v100 for gpu in facts.gpus):
-        detail += "; not a V100: right results, but its speed says nothing about one"
-    return Check("gpu", Status.OK, detail)
-
-
-def check_cupy(facts: Facts) -> Check:
-    """CuPy launches the CUDA kernels of later versions. Two wheels of it break each other."""
-    wheels = sorted(name for name in facts.packages if name.startswith("cupy"))
-    detail = ", ".join(f"{name} {facts.packages[name]}" for name in wheels) or "not installed"
-    if len(wheels) > 1:
-        cure = f"python -m pip uninstall -y {' '.join(wheels)}; then {INSTALL.format(extra='gpu')}"
-        return Check("cupy", Status.FAIL, f"{detail}: they overwrite each other", cure)
-    if wheels == ["cupy-cuda12x"]:
-        return Check("cupy", Status.OK, detail)
-    install = INSTALL.format(extra="gpu")
-    if not wheels:
-        return Check("cupy", Status.WARN if facts.gpus else Status.INFO, detail, install)
-    cure = f"python -m pip uninstall -y {wheels[0]}; then {install}"
-    if any(gpu.is_v100 for gpu in facts.gpus):
-        return Check("cupy", Status.FAIL, f"{detail}: a V100 needs the wheel for CUDA 12", cure)
-    return Check("cupy", Status.WARN, f"{detail}: labkit is made for cupy-cuda12x", cure)
-
-
-def check_nvrtc(facts: Facts) -> Check:
-    """The compiler of the CUDA kernels: only 12.x still knows sm_70."""
-    wheels = {name: version for name, version in facts.packages.items() if name.startswith("nvidia-cuda-nvrtc")}
-    good = [version for version in wheels.values() if version.startswith("12.")]
-    if good:
-        return Check("nvrtc", Status.OK, f"{good[0]}, compiles for sm_70")
-    cure = "python -m pip install 'nvidia-cuda-nvrtc-cu12>=12.4,<13'"
-    if wheels:
-        return Check("nvrtc", Status.WARN, f"{', '.join(wheels.values())} only, which cannot compile for sm_70", cure)
-    status = Status.WARN if facts.gpus else Status.INFO
-    return Check("nvrtc", status, "not installed; this version of labkit builds no kernels yet", cure)
-
-
-def check_executors(facts: Facts) -> Iterator[Check]:
-    """torch runs everything. The kernels of the other two are not part of this version."""
-    ready = facts.torch_version is not None
-    yield Check(
-        "executor torch",
-        Status.OK if ready else Status.FAIL,
-        "runs every operation" if ready else "needs torch",
-        "" if ready else "python -m pip install 'torch>=2.10,<3'",
-    )
-    for name in ("cuda", "sim"):
-        detail = "its kernels come with a later version: until then every operation runs in torch"
-        yield Check(f"executor {name}", Status.INFO, detail)
-
-
 def check_models(facts: Facts) -> Iterator[Check]:
     if facts.tiny_present:
         yield Check("model labkit-tiny", Status.OK, "part of this installation")
@@ -196,10 +116,11 @@ SINGLE: tuple[Callable[[Facts], Check], ...] = (
     check_gpu,
     check_cupy,
     check_nvrtc,
+    check_headers,
 )
 
 
 def all_checks(facts: Facts) -> tuple[Check, ...]:
     """Every check, in the order of the report."""
-    several = (*check_executors(facts), *check_models(facts), *check_extras(facts))
+    several = (*check_executors(facts), check_ops(facts), *check_models(facts), *check_extras(facts))
     return (*(check(facts) for check in SINGLE), *several, check_widgets(facts))

@@ -6,17 +6,20 @@ Each field can be set by hand, so that any machine can be described to the check
 from __future__ import annotations
 
 import os
+import pkgutil
 import platform
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import psutil
 
 WATCHED = ("cupy", "nvidia-cuda-nvrtc")
+NVIDIA, DISPLAY = "0x10de", "0x03"  # PCI vendor, and the class of display controllers
+NOT_OPERATIONS = ("checks", "ladders", "layout")  # modules of labkit.ops that serve the others
 EXTRAS = {
     "serve": ("fastapi", "uvicorn", "pydantic"),
     "notebooks": ("jupyterlab", "ipywidgets", "anywidget", "plotly", "pandas"),
@@ -44,7 +47,10 @@ class Facts:
     """One machine and one Python environment.
 
     torch_version is None where torch is not installed, torch_cuda where it is a CPU build; torch_archs lists what a
-    CUDA build was compiled for (empty if torch sees no GPU, since it does not tell then). packages maps the names of
+    CUDA build was compiled for (empty if torch sees no GPU, since it does not tell then). gpus: those that the driver
+    names; pci_gpus: how many NVIDIA display controllers are plugged in, driver or not. nvrtc: the compiler that knows
+    sm_70, such as "NVRTC 12.8"; headers: whether cuda_fp16.h is found; carried_kernels: whether this installation, or
+    LABKIT_KERNEL_DIR, holds compiled ones. torch_ops: operations that have no kernel yet. packages maps the names of
     installed distributions, lower case, to versions. labextensions: of the environment of this Python.
     server_prefix: environment of the Jupyter server that started this kernel, None outside a kernel.
     """
@@ -61,6 +67,11 @@ class Facts:
     memory_total: int
     memory_available: int
     gpus: tuple[Gpu, ...]
+    pci_gpus: int
+    nvrtc: str | None
+    headers: bool
+    carried_kernels: bool
+    torch_ops: tuple[str, ...]
     packages: dict[str, str]
     tiny_present: bool
     smollm2_cached: bool
@@ -85,6 +96,11 @@ def gather() -> Facts:
         memory_total=memory.total,
         memory_available=memory.available,
         gpus=_gpus(),
+        pci_gpus=_pci_gpus(),
+        nvrtc=_nvrtc(),
+        headers=_headers(),
+        carried_kernels=_carried_kernels(),
+        torch_ops=_torch_ops() if version else (),
         packages=_packages(),
         tiny_present=_tiny_present(),
         smollm2_cached=_smollm2_cached(),
@@ -127,6 +143,51 @@ def parse_gpus(output: str) -> tuple[Gpu, ...]:
         if major.isdigit() and minor.isdigit():
             gpus.append(Gpu(cells[0], (int(major), int(minor)), int(cells[2]) * 2**20, cells[3]))
     return tuple(gpus)
+
+
+def _pci_gpus(bus: Path = Path("/sys/bus/pci/devices")) -> int:
+    """NVIDIA's display controllers on the PCI bus, as Linux lists it; 0 on other systems."""
+    return sum(
+        _first_line(device / "vendor") == NVIDIA and _first_line(device / "class").startswith(DISPLAY)
+        for device in (bus.iterdir() if bus.is_dir() else ())
+    )
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _nvrtc() -> str | None:
+    from labkit.device.nvrtc import find_nvrtc
+
+    found = find_nvrtc()
+    return str(found) if found else None
+
+
+def _headers() -> bool:
+    from labkit.device.toolkit import header_folders
+
+    return bool(header_folders())
+
+
+def _carried_kernels() -> bool:
+    from labkit.device.carried import MANIFEST
+    from labkit.device.image import WHEEL_FOLDER
+
+    chosen = os.environ.get("LABKIT_KERNEL_DIR")
+    return any((folder / MANIFEST).is_file() for folder in (WHEEL_FOLDER, *([Path(chosen)] if chosen else [])))
+
+
+def _torch_ops() -> tuple[str, ...]:
+    """Modules of `labkit.ops` that define an operation and no ladder of kernels."""
+    import labkit.ops
+
+    modules = sorted(found.name for found in pkgutil.iter_modules(labkit.ops.__path__))
+    operations = [name for name in modules if name not in NOT_OPERATIONS]
+    return tuple(name for name in operations if not hasattr(import_module(f"labkit.ops.{name}"), "RUNGS"))
 
 
 def _packages() -> dict[str, str]:

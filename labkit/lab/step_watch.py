@@ -68,7 +68,8 @@ class _WatchedRunner(Runner):
     """The engine's runner, taking notes."""
 
     def __init__(self, engine: Engine, steps: list[StepRecord]) -> None:
-        self.model, self.cache = engine.runner.model, engine.runner.cache
+        watched = engine.runner
+        self.model, self.cache, self.executor = watched.model, watched.cache, watched.executor
         self._scheduler, self._steps = engine.scheduler, steps
 
     def run(self, batch: Batch, every_row_of: Container[int] = ()) -> StepLogits:

@@ -11,7 +11,7 @@ from labkit.model.forward_batch import ForwardBatch
 from labkit.ops.attention import attention_decode, attention_prefill
 from labkit.ops.linear import Linear
 from labkit.ops.paged_kv import KVPages
-from labkit.ops.rmsnorm import rmsnorm
+from labkit.ops.rmsnorm import add_rmsnorm, rmsnorm
 from labkit.ops.rope import inverse_frequencies, llama3_frequencies, rope_table
 from labkit.ops.silu_mul import silu_mul
 
@@ -24,6 +24,10 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return rmsnorm(x, self.weight, self.eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """x += residual, in place; returns the norm of the sum."""
+        return add_rmsnorm(x, residual, self.weight, self.eps)
 
 
 class Projection:

@@ -45,8 +45,9 @@ class LlamaLayer:
         self.mlp = source.swiglu(f"{name}.mlp")
 
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
-        x = x + self.attention(self.input_norm(x), rope, pages, batch)
-        return x + self.mlp(self.post_norm(x))
+        attended = self.attention(self.input_norm(x), rope, pages, batch)
+        normed = self.post_norm.add(x, attended)  # x += attended
+        return x + self.mlp(normed)
 
 
 class Llama:

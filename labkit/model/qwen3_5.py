@@ -17,7 +17,7 @@ from labkit.model.weights import WeightSource
 from labkit.ops import gdn
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.rmsnorm import gated_rmsnorm
-from labkit.ops.rope import apply_rope
+from labkit.ops.rope import apply_rope_qk
 
 
 class GatedAttention:
@@ -41,7 +41,7 @@ class GatedAttention:
         heads = self.qkv(x).view(tokens, -1, self.dim)
         q_gate, k, v = heads.split((2 * self.heads, self.kv_heads, self.kv_heads), dim=1)
         q, gate = q_gate.reshape(tokens, self.heads, 2, self.dim).unbind(2)
-        q, k = apply_rope(self.q_norm(q), *rope), apply_rope(self.k_norm(k), *rope)
+        q, k = apply_rope_qk(self.q_norm(q), self.k_norm(k), *rope)
         attended = paged_attention(q, k, v, pages, batch)
         return self.out((attended * gate.sigmoid()).flatten(1))
 
@@ -107,8 +107,9 @@ class Qwen35Layer:
     def __call__(
         self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVPages | GdnState, batch: ForwardBatch
     ) -> Tensor:
-        x = x + self._mix(self.input_norm(x), rope, cache, batch)
-        return x + self.mlp(self.post_norm(x))
+        mixed = self._mix(self.input_norm(x), rope, cache, batch)
+        normed = self.post_norm.add(x, mixed)  # x += mixed
+        return x + self.mlp(normed)
 
     def _mix(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVPages | GdnState, batch: ForwardBatch) -> Tensor:
         if self.attention is not None:

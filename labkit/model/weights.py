@@ -45,7 +45,7 @@ class WeightSource:
         if self.dtype != torch.float32:
             to_half_checked(name, tensor, self.checkpoint.report)
         self._report_progress()
-        return tensor.float()
+        return tensor.to(torch.float32, copy=True)  # in a file it may lie at any multiple of 8 bytes: kernels want 16
 
     def norm(self, name: str, size: int, *, zero_centered: bool = False) -> RMSNorm:
         """The RMSNorm over ``size`` elements whose weight is ``name.weight``; zero-centred weights get their 1 here."""

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.device import Kernel, executor_for
+from labkit.ops.checks import named_sizes, span, vector_width
 from labkit.ops.layout import PAGE_SIZE
 from labkit.quant.kv import dequantize_int8, quantize_int8
+
+RUNGS = ["1_naive", "2_count", "3_vector"]
+THREADS = 128
 
 
 @dataclass(frozen=True)
 class KVSlots:
     """Where the tokens of a step are stored; the same in every layer.
 
-    page, offset: int64 [T]. fresh: pages whose first slot is written. They are cleared first: what an earlier owner
-    left in them (a NaN, say) must not reach masked positions, since 0 * NaN is NaN.
+    page, offset: int64 [T]; tokens of one page lie next to one another, in order. fresh: pages whose first slot is
+    written. They are cleared first: what an earlier owner left in them (a NaN, say) must not reach masked positions,
+    since 0 * NaN is NaN.
     """
 
     page: Tensor
@@ -58,19 +65,65 @@ class KVPages:
 
     def write(self, k: Tensor, v: Tensor, slots: KVSlots) -> None:
         """Store k, v [T, kv_heads, head_dim] where ``slots`` says, quantizing if the pages are int8."""
+        if self.k_scale is None or self.v_scale is None:
+            kv_write(k, v, slots, self.k, self.v)
+            return
         for values, scales, new in ((self.k, self.k_scale, k), (self.v, self.v_scale, v)):
             if len(slots.fresh):
                 values[slots.fresh] = 0
-            if scales is None:
-                values[slots.page, :, slots.offset] = new.to(values.dtype)
-            else:
-                q, scale = quantize_int8(new)
-                scales[slots.fresh] = 0
-                values[slots.page, :, slots.offset], scales[slots.page, :, slots.offset] = q, scale
+            q, scale = quantize_int8(new)
+            scales[slots.fresh] = 0
+            values[slots.page, :, slots.offset], scales[slots.page, :, slots.offset] = q, scale
 
     def gather(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Read whole pages: table [..., P] -> K and V as stored, fp32 [..., kv_heads, P * 64, head_dim]."""
         return _gather(self.k, self.k_scale, table), _gather(self.v, self.v_scale, table)
+
+
+def kv_write(
+    k: Tensor, v: Tensor, slots: KVSlots, k_pages: Tensor, v_pages: Tensor, *, rung: str | None = None
+) -> None:
+    """Store k, v [T, kv_heads, D] in k_pages, v_pages [pages, kv_heads, 64, D], and clear the rest of fresh pages.
+
+    The kernels take fp16 and any distance between tokens.
+    Raises KernelArgumentError for shapes and dtypes that they do not take.
+    """
+    if executor_for(k, v, k_pages, v_pages) == "torch":
+        reference(k, v, slots, k_pages, v_pages)
+        return
+    new, pool = ("tokens", "kv_heads", "D"), ("pages", "kv_heads", PAGE_SIZE, "D")
+    halves = {"k": (k, new), "v": (v, new), "k_pages": (k_pages, pool), "v_pages": (v_pages, pool)}
+    places = {name: (x, torch.int64, ("tokens",)) for name, x in (("page", slots.page), ("offset", slots.offset))}
+    named = {name: (x, torch.float16, dimensions) for name, (x, dimensions) in halves.items()}
+    sizes = named_sizes("kv_write", {**named, **places})
+    if not k.numel():
+        return
+    dim = sizes["D"]
+    k, v = (x if x.stride()[1:] == (dim, 1) else x.contiguous() for x in (k, v))
+    width = vector_width(8, [dim, k.stride(0), v.stride(0)], [k, v, k_pages, v_pages])
+    kernel = _kernel(rung or RUNGS[-1], sizes["kv_heads"], dim, width)
+    where = [slots.page, slots.offset, k_pages, v_pages, sizes["tokens"], k.stride(0), v.stride(0)]
+    kernel.launch((sizes["tokens"], sizes["kv_heads"]), THREADS, [span(k), span(v), *where])
+
+
+def reference(k: Tensor, v: Tensor, slots: KVSlots, k_pages: Tensor, v_pages: Tensor) -> None:
+    """The definition in torch, for pages of any floating-point dtype."""
+    for values, new in ((k_pages, k), (v_pages, v)):
+        if len(slots.fresh):
+            values[slots.fresh] = 0
+        values[slots.page, :, slots.offset] = new.to(values.dtype)
+
+
+def macros(kv_heads: int, head_dim: int, vec: int = 0) -> dict[str, int]:
+    """How the kernels are compiled; vec 0: the widest loads that the sizes allow."""
+    vec = vec or vector_width(8, [head_dim], [])
+    heads = {"KV_HEADS": kv_heads, "HEAD_DIM": head_dim}
+    return {**heads, "PAGE_SIZE": PAGE_SIZE, "THREADS": THREADS, "VEC": vec}
+
+
+@cache
+def _kernel(rung: str, kv_heads: int, head_dim: int, vec: int) -> Kernel:
+    return Kernel("kv_write", rung, "kv_write", macros(kv_heads, head_dim, vec))
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -18,8 +18,11 @@ COMMANDS = [
     ["generate"],
     ["chat"],
     ["bench", "run"],
+    ["bench", "sim"],
     ["eval", "perplexity"],
     ["fit"],
+    ["build"],
+    ["sim"],
     ["serve"],
 ]
 

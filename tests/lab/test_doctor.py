@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from labkit.lab.doctor import ESSENTIAL, Report, diagnose
 from labkit.lab.doctor_checks import Status, check_widgets
-from labkit.lab.doctor_facts import EXTRAS, Facts, Gpu, gather, parse_gpus
+from labkit.lab.doctor_facts import EXTRAS, NOT_OPERATIONS, Facts, Gpu, _pci_gpus, gather, parse_gpus
 
 V100 = Gpu("Tesla V100-SXM2-16GB", (7, 0), 16 * 2**30, "570.86.10")
 H200 = Gpu("NVIDIA H200", (9, 0), 141 * 2**30, "580.65.06")
@@ -34,6 +35,11 @@ LAPTOP = Facts(
     memory_total=16 * 2**30,
     memory_available=8 * 2**30,
     gpus=(),
+    pci_gpus=0,
+    nvrtc="NVRTC 12.8",
+    headers=True,
+    carried_kernels=False,
+    torch_ops=("attention", "gdn"),
     packages=EVERYTHING,
     tiny_present=True,
     smollm2_cached=True,
@@ -46,8 +52,13 @@ V100_BOX = replace(
     torch_cuda="12.8",
     torch_archs=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
     gpus=(V100, V100),
+    pci_gpus=2,
     packages={**EVERYTHING, "cupy-cuda12x": "14.2.0", "nvidia-cuda-nvrtc-cu12": "12.8.93"},
 )
+
+
+OLD_DRIVER = replace(H200, driver="535.183.01")
+MAC = replace(LAPTOP, system="Darwin arm64", nvrtc=None, headers=False, carried_kernels=True)
 
 
 def with_packages(facts: Facts, **packages: str | None) -> Facts:
@@ -56,7 +67,7 @@ def with_packages(facts: Facts, **packages: str | None) -> Facts:
     return replace(facts, packages={name: version for name, version in changed.items() if version is not None})
 
 
-@pytest.mark.parametrize("facts", [LAPTOP, V100_BOX], ids=["laptop", "v100"])
+@pytest.mark.parametrize("facts", [LAPTOP, V100_BOX, MAC], ids=["laptop", "v100", "mac"])
 def test_a_complete_machine_has_no_gap(facts: Facts) -> None:
     report = diagnose(facts)
     assert report.ok_to_learn
@@ -99,13 +110,39 @@ GAPS: dict[str, tuple[Facts, str, Status, str]] = {
         Status.FAIL,
         "uninstall -y cupy-cuda12x cupy-cuda13x",
     ),
-    "no NVRTC beside a GPU": (
-        with_packages(V100_BOX, nvidia_cuda_nvrtc_cu12=None),
+    "no driver": (replace(LAPTOP, pci_gpus=1), "gpu", Status.WARN, "driver"),
+    "driver too old for PTX": (replace(V100_BOX, gpus=(OLD_DRIVER,)), "gpu", Status.WARN, "570 or later"),
+    "driver too old for a V100": (
+        replace(V100_BOX, gpus=(replace(V100, driver="470.256"),)),
+        "gpu",
+        Status.WARN,
+        "525 or later (570 to 580",
+    ),
+    "no NVRTC": (replace(LAPTOP, nvrtc=None), "nvrtc", Status.WARN, "nvidia-cuda-nvrtc-cu12>=12.4"),
+    "NVRTC 13 only": (
+        with_packages(replace(LAPTOP, nvrtc=None), nvidia_cuda_nvrtc="13.0.88"),
         "nvrtc",
         Status.WARN,
-        "nvidia-cuda-nvrtc-cu12",
+        "nvrtc-cu12>=12.4",
     ),
-    "NVRTC 13 only": (with_packages(LAPTOP, nvidia_cuda_nvrtc="13.0.88"), "nvrtc", Status.WARN, "nvrtc-cu12>=12.4"),
+    "NVRTC 13 only, kernels carried": (
+        with_packages(replace(LAPTOP, nvrtc=None, carried_kernels=True), nvidia_cuda_nvrtc="13.0.88"),
+        "nvrtc",
+        Status.WARN,
+        "nvrtc-cu12>=12.4",
+    ),
+    "no headers": (replace(LAPTOP, headers=False), "cuda headers", Status.WARN, "nvidia-cuda-runtime-cu12"),
+    "nothing for the simulator": (replace(LAPTOP, nvrtc=None), "executor sim", Status.WARN, "runtime-cu12"),
+    "no headers for the simulator": (replace(LAPTOP, headers=False), "executor sim", Status.WARN, "runtime-cu12"),
+    "cuda without cupy": (with_packages(V100_BOX, cupy_cuda12x=None), "executor cuda", Status.WARN, "cupy"),
+    "cuda without torch for it": (
+        replace(V100_BOX, torch_cuda=None, torch_archs=()),
+        "executor cuda",
+        Status.WARN,
+        "torch",
+    ),
+    "cuda with nothing compiled": (replace(V100_BOX, headers=False), "executor cuda", Status.WARN, "nvrtc"),
+    "cuda on an old GPU": (replace(LAPTOP, gpus=(PASCAL,)), "executor cuda", Status.WARN, "gpu"),
     "torch executor without torch": (replace(LAPTOP, torch_version=None), "executor torch", Status.FAIL, "torch"),
     "labkit-tiny missing": (replace(LAPTOP, tiny_present=False), "model labkit-tiny", Status.FAIL, "again"),
     "kernel of another environment": (
@@ -129,7 +166,14 @@ def test_each_gap_is_found_and_has_its_cure(facts: Facts, name: str, status: Sta
 INFORMATION: dict[str, tuple[Facts, str, str]] = {
     "no GPU": (LAPTOP, "gpu", ""),
     "no cupy": (LAPTOP, "cupy", "labkit-v100[gpu]"),
-    "no NVRTC": (LAPTOP, "nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "no NVRTC, but carried kernels": (
+        replace(LAPTOP, nvrtc=None, headers=False, carried_kernels=True),
+        "nvrtc",
+        "nvidia-cuda-nvrtc-cu12",
+    ),
+    "no headers, and no compiler": (replace(MAC, headers=False), "cuda headers", "nvidia-cuda-runtime-cu12"),
+    "no GPU for cuda": (LAPTOP, "executor cuda", ""),
+    "operations without kernels": (LAPTOP, "kernels", ""),
     "no server": (with_packages(LAPTOP, fastapi=None), "extra serve", "labkit-v100[serve]"),
     "no notebooks": (with_packages(LAPTOP, plotly=None), "extra notebooks", "labkit-v100[notebooks]"),
     "no smollm2": (replace(LAPTOP, smollm2_cached=False), "model smollm2", "labkit demo"),
@@ -175,10 +219,38 @@ def test_a_newer_gpu_is_said_not_to_be_a_v100() -> None:
     assert "not a V100" in report["gpu"].detail
 
 
-def test_executors_say_where_operations_run() -> None:
-    report = diagnose(LAPTOP)
-    for name in ("cuda", "sim"):
-        assert "every operation runs in torch" in report[f"executor {name}"].detail
+def test_executors_say_what_they_run() -> None:
+    assert "CUDA files of your own" in diagnose(LAPTOP)["executor sim"].detail
+    assert "carried" in diagnose(MAC)["executor sim"].detail
+    assert diagnose(V100_BOX)["executor cuda"].status is Status.OK
+    newer = with_packages(replace(V100_BOX, gpus=(H200,)), cupy_cuda12x=None, cupy_cuda13x="14.2.0")
+    assert diagnose(newer)["executor cuda"].status is Status.OK
+
+
+def test_operations_without_kernels_are_listed() -> None:
+    assert "attention, gdn" in diagnose(LAPTOP)["kernels"].detail
+    assert diagnose(replace(LAPTOP, torch_ops=()))["kernels"].status is Status.OK
+    here = gather().torch_ops
+    assert "rmsnorm" not in here and not set(here) & set(NOT_OPERATIONS)
+
+
+def test_a_folder_of_compiled_kernels_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_KERNEL_DIR", str(tmp_path))
+    assert not gather().carried_kernels
+    (tmp_path / "manifest.json").write_text("{}")
+    assert gather().carried_kernels
+    box = replace(V100_BOX, nvrtc=None, headers=False, carried_kernels=True)
+    assert diagnose(box)["executor cuda"].status is Status.OK
+
+
+def test_gpus_without_a_driver_are_seen_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind in (("a", "0x10de", "0x030200"), ("b", "0x10de", "0x040300"), ("c", "0x8086", "0x030000")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    (tmp_path / "d").mkdir()
+    assert _pci_gpus(tmp_path) == 1
+    assert _pci_gpus(tmp_path / "nowhere") == 0
 
 
 def test_widgets_of_a_kernel_whose_server_fits() -> None:
@@ -242,7 +314,7 @@ def test_report_in_every_form() -> None:
     assert "<env>" not in bundle["text/html"]
     assert all(check.name in bundle["text/plain"] for check in report.checks)
     assert report.gaps[0].status is Status.FAIL
-    assert "2 gap(s)" in report.verdict
+    assert "3 gap(s)" in report.verdict  # cupy, and with it the executor cuda; widgets
 
 
 def test_verdict_of_a_machine_that_cannot() -> None:

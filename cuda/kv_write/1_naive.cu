@@ -1,0 +1,37 @@
+// Idea: a block per token and head, a thread per element.
+// Removes the host from the way to the pages: where a token goes is read on the device, and one launch does all.
+//
+// k, v: [tokens, KV_HEADS, HEAD_DIM], k_stride and v_stride elements from one token to the next. k_pages, v_pages:
+// [pages, KV_HEADS, PAGE_SIZE, HEAD_DIM]. Token t goes to page[t], offset[t]. Who writes the first slot of a page also
+// clears the slots behind those that this step writes: what an earlier owner left there may be a NaN. Tokens of one
+// page lie next to one another, in order. Grid: (tokens, KV_HEADS).
+//   KV_HEADS, HEAD_DIM  of k and v
+//   PAGE_SIZE           tokens of a page
+//   THREADS             of a block
+//   VEC                 not used by this rung
+#if !defined(KV_HEADS) || !defined(HEAD_DIM) || !defined(PAGE_SIZE) || !defined(THREADS) || !defined(VEC)
+#error "kv_write is compiled with -D KV_HEADS, HEAD_DIM, PAGE_SIZE, THREADS and VEC"
+#endif
+
+#include <cuda_fp16.h>
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    kv_write(const half* __restrict__ k, const half* __restrict__ v, const long long* __restrict__ page,
+             const long long* __restrict__ offset, half* __restrict__ k_pages, half* __restrict__ v_pages, int tokens,
+             long long k_stride, long long v_stride) {
+  const int token = blockIdx.x, head = blockIdx.y;
+  k += token * k_stride + head * HEAD_DIM;
+  v += token * v_stride + head * HEAD_DIM;
+  const long long slot = ((page[token] * KV_HEADS + head) * PAGE_SIZE + offset[token]) * HEAD_DIM;
+  for (int i = threadIdx.x; i < HEAD_DIM; i += THREADS) {
+    k_pages[slot + i] = k[i];
+    v_pages[slot + i] = v[i];
+  }
+  if (offset[token] != 0) return;
+  int written = 1;
+  while (token + written < tokens && page[token + written] == page[token]) written++;
+  for (int i = written * HEAD_DIM + threadIdx.x; i < PAGE_SIZE * HEAD_DIM; i += THREADS) {
+    k_pages[slot + i] = __half();
+    v_pages[slot + i] = __half();
+  }
+}

@@ -1,0 +1,70 @@
+"""Compiled kernels on disk, filed under a digest of everything that they were made from.
+
+Several processes may share the folder: a file appears whole or not at all, and what is in it proves itself by its own
+digest. A file that fails that proof, or cannot be read, counts as absent and is made again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+def kernel_cache_folder() -> Path:
+    """``kernels`` in ``$LABKIT_CACHE``, else in ``labkit`` of the user's cache folder (``$XDG_CACHE_HOME``)."""
+    chosen = os.environ.get("LABKIT_CACHE")
+    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "labkit"
+    return Path(os.path.expanduser(folder)) / "kernels"
+
+
+def digest(parts: Any) -> str:
+    """SHA-256 of plain data: the same parts in the same order, the same name."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def load(key: str) -> dict[str, Any] | None:
+    """What was filed under this key; None if there is nothing, or nothing whole."""
+    try:
+        content = (kernel_cache_folder() / f"{key}.json").read_bytes()
+    except OSError:
+        return None
+    proof, _, body = content.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != proof:
+        return None
+    document: dict[str, Any] = json.loads(body)
+    document["cubin"] = base64.b64decode(document["cubin"]) or None
+    return document
+
+
+def store(key: str, document: dict[str, Any]) -> None:
+    """File a document. Where the folder cannot be written, every process compiles anew, and is told so once."""
+    body = json.dumps({**document, "cubin": base64.b64encode(document["cubin"] or b"").decode()}).encode()
+    proof = hashlib.sha256(body).hexdigest().encode()
+    folder = kernel_cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Beside the target, so that the last step is an atomic rename.
+        handle, scratch = tempfile.mkstemp(prefix=".new-", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(proof + b"\n" + body)
+            os.replace(scratch, folder / f"{key}.json")
+        except BaseException:
+            os.unlink(scratch)
+            raise
+    except OSError as error:
+        _tell_once(str(folder), str(error.strerror))
+
+
+@cache
+def _tell_once(folder: str, reason: str) -> None:
+    logger.warning("Compiled kernels are not kept: %s cannot be written (%s). Set LABKIT_CACHE.", folder, reason)

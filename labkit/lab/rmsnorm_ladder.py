@@ -1,0 +1,92 @@
+"""The rungs of the RMSNorm ladder on the simulator, judged against the reference: what chapter 03 shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import labkit.sim
+from labkit.device.sources import read_rung, rung_path
+from labkit.lab.kernel_explorer import Page, page
+from labkit.lab.op_counts import simulated
+from labkit.ops import rmsnorm
+from labkit.sim.api import Result
+from labkit.sim.counters import Counters
+from labkit.sim.findings import Finding
+from labkit.sim.trace import Trace
+
+EPS = 1e-6
+TOLERANCE = 2e-3  # of a half result: its last bit is worth up to 1e-3 of it
+
+
+@dataclass(frozen=True)
+class RungRun:
+    """A rung's run on random rows. x: fp16 [rows, hidden], as the kernel left it; y: what it gave, of x's shape."""
+
+    rung: str
+    x: Tensor
+    y: Tensor
+    expected: Tensor
+    result: Result
+
+    @property
+    def matches(self) -> bool:
+        """Every element agrees with the reference, to the precision of a half."""
+        return torch.allclose(self.y.float(), self.expected.float(), rtol=TOLERANCE, atol=TOLERANCE)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the simulator found."""
+        return self.result.findings
+
+    @property
+    def counters(self) -> Counters:
+        """What the launch would cost; a Trace where one was asked for."""
+        assert self.result.counters is not None  # for the type checker: these runs are always counted
+        return self.result.counters
+
+
+def run_rung(rung: str, rows: int, hidden: int, *, fused: bool = False, trace: bool = False) -> RungRun:
+    """Run a rung as the op module launches it. fused: ``add_rmsnorm``, which adds a residual to x first."""
+    x, weight = torch.randn(rows, hidden).half(), torch.rand(hidden) + 0.5
+    if not fused:
+        expected = rmsnorm.reference(x, weight, EPS)
+        y, result = simulated(rmsnorm.rmsnorm, x, weight, EPS, rung=rung, trace=trace)
+        return RungRun(rung, x, y, expected, result)
+    residual = torch.randn(rows, hidden).half()
+    expected = rmsnorm.add_reference(x.clone(), residual, weight, EPS)
+    y, result = simulated(rmsnorm.add_rmsnorm, x, residual, weight, EPS, rung=rung, trace=trace)
+    return RungRun(rung, x, y, expected, result)
+
+
+def run_text(text: str, rung: str, rows: int, hidden: int) -> RungRun:
+    """Run a changed text of a rung, with that rung's macros and headers. Raises KernelBuildError."""
+    x, weight = torch.randn(rows, hidden).half(), torch.rand(hidden) + 0.5
+    y = torch.zeros_like(x)
+    macros = rmsnorm.macros(hidden)
+    result = labkit.sim.run(
+        text,
+        name="rmsnorm",
+        grid=rows,
+        block=macros["THREADS"],
+        args=[x, weight, y, EPS],
+        macros=macros,
+        include_dirs=[rung_path("rmsnorm", rung).parent],
+    )
+    return RungRun(rung, x, y, rmsnorm.reference(x, weight, EPS), result)
+
+
+def first_sum(run: RungRun) -> list[tuple[int, ...]]:
+    """The lanes that each lane listened to in the first five shuffles of the first warp; the run must have a trace."""
+    trace = run.counters
+    if not isinstance(trace, Trace):
+        raise ValueError("run the rung with trace=True")
+    return [each.sources for each in trace.shuffles if (each.block, each.warp) == (0, 0)][:5]
+
+
+def explorer_page(run: RungRun) -> Page:
+    """The rung's source with what its lines cost in this run."""
+    source = read_rung("rmsnorm", run.rung)
+    return page(run.rung, source.text, run.counters, source.headers)

@@ -1,0 +1,234 @@
+"""Every rung of every operation against its definition in fp64, on whatever device: random inputs, ragged shapes.
+
+``check(op, rung, shape, device)`` draws inputs, runs the rung and compares. SMALL are the shapes for the simulator,
+LARGE those for a GPU; the first rows are ordinary, the later ones odd lengths, strides, offsets and lone elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.ops import paged_kv, rmsnorm, rope, silu_mul, softmax_online
+from labkit.ops.layout import PAGE_SIZE
+from labkit.ops.paged_kv import KVSlots
+
+HALF_STEP = 6e-4  # one rounding to fp16 is at most 2^-11 = 4.9e-4 of a value
+FP32_SUMS = 1e-5  # long fp32 sums and approximate exponentials
+
+Shape = tuple[Any, ...]
+
+SMALL: dict[str, list[Shape]] = {
+    # rows, elements, zero-centred weight, elements by which x is shifted in memory
+    "rmsnorm": [(3, 256, False, 0), (2, 512, True, 8), (1, 2048, False, 0), (5, 100, True, 0), (4, 33, False, 1)],
+    "add_rmsnorm": [(3, 256, False, 0), (2, 512, True, 8), (1, 2048, True, 0), (5, 100, False, 0), (3, 257, False, 1)],
+    # rows, outputs, shift
+    "silu_mul": [(3, 768, 0), (1, 2056, 0), (5, 100, 0), (4, 33, 0), (2, 64, 1), (7, 1, 0)],
+    # tokens, heads of q and k (0: q alone), head, rotated part, elements between the heads and the next token
+    "rope": [
+        (3, 4, 2, 256, 64, 0),
+        (2, 3, 1, 64, 64, 64),
+        (5, 9, 0, 16, 16, 4),
+        (1, 1, 1, 6, 2, 0),
+        (2, 5, 1, 20, 12, 3),
+    ],
+    # contexts before the step, new tokens of each sequence, KV heads, head, elements between the tokens of k and v
+    "kv_write": [
+        ((0, 5, 63), (3, 1, 2), 2, 64, 0),
+        ((0,), (130,), 1, 16, 16),
+        ((64, 0, 127), (1, 1, 1), 3, 8, 0),
+        ((10, 0), (64, 64), 2, 7, 5),
+        ((0, 0), (1, 65), 4, 2, 0),
+    ],
+    # rows, columns, scale, shift
+    "softmax_online": [(2, 512, 1.0, 0), (3, 100, 0.125, 0), (1, 2500, 2.0, 0), (4, 33, 1.0, 1), (5, 1, 1.0, 0)],
+}
+LARGE: dict[str, list[Shape]] = {
+    "rmsnorm": [
+        (1, 5120, False, 0),
+        (4096, 5120, True, 8),
+        (98304, 256, False, 0),
+        (300, 4999, True, 0),
+        (9, 32767, False, 1),
+    ],
+    "add_rmsnorm": [
+        (1, 5120, False, 0),
+        (4096, 5120, True, 8),
+        (70001, 64, False, 0),
+        (300, 4999, True, 0),
+        (9, 32768, False, 1),
+    ],
+    "silu_mul": [(1, 17408, 0), (4096, 17408, 0), (300, 8704, 8), (33, 4999, 0), (1000, 130, 1)],
+    "rope": [
+        (1, 24, 4, 256, 64, 0),
+        (4096, 24, 4, 256, 64, 2048),
+        (300, 9, 0, 64, 64, 192),
+        (77, 3, 1, 20, 12, 3),
+        (5, 32, 8, 128, 128, 0),
+    ],
+    "kv_write": [
+        ((0, 1000, 63), (4096, 1, 2), 4, 256, 0),
+        (tuple(range(0, 640, 10)), (1,) * 64, 4, 256, 512),
+        ((0, 127), (64, 200), 3, 64, 0),
+        ((10, 0), (64, 641), 2, 7, 5),
+        ((0,) * 50, (65,) * 50, 8, 128, 0),
+    ],
+    "softmax_online": [
+        (1, 248320, 1.0, 0),
+        (64, 8192, 0.7, 0),
+        (5000, 33, 1.0, 1),
+        (17, 151936, 1.25, 0),
+        (3, 49157, 0.1, 0),
+    ],
+}
+
+
+def relative_error(ours: Tensor, exact: Tensor, tolerance: float) -> None:
+    """Per row, the 2-norm of the difference over that of the reference; and no element off by four times as much."""
+    difference = (ours.double() - exact).abs()
+    floor = torch.finfo(torch.float16).smallest_normal * 2e-3  # below it fp16 has fewer digits
+    norms = exact.norm(dim=-1).clamp(min=floor)
+    worst = (difference.norm(dim=-1) / norms).max().item()
+    assert worst <= tolerance, f"relative error {worst:.2e}, allowed {tolerance:.2e}"
+    largest = exact.abs().amax(dim=-1, keepdim=True).clamp(min=floor)
+    off = (difference / largest).max().item()
+    assert off <= 4 * tolerance, f"an element is off by {off:.2e} of its row's largest, allowed {4 * tolerance:.2e}"
+
+
+def shifted(x: Tensor, elements: int) -> Tensor:
+    """The same numbers, dense, at an address that is ``elements`` further than an allocation's start."""
+    room = x.new_empty(x.numel() + elements)[elements:].view(x.shape)
+    return room.copy_(x)
+
+
+def spaced(x: Tensor, gap: int) -> Tensor:
+    """x [T, heads, D] as a view whose tokens lie ``gap`` elements apart."""
+    tokens, heads, dim = x.shape
+    room = torch.full((tokens, heads * dim + gap), float("nan"), dtype=x.dtype, device=x.device)
+    view = room[:, : heads * dim].view(tokens, heads, dim)
+    return view.copy_(x)
+
+
+def rows(count: int, size: int, device: str) -> Tensor:
+    """fp16 rows of very different magnitudes."""
+    return (torch.randn(count, size) * 10 ** torch.empty(count, 1).uniform_(-2, 2)).half().to(device)
+
+
+def check_rmsnorm(rung: str, shape: Shape, device: str) -> None:
+    count, size, zero_centered, shift = shape
+    x, weight = shifted(rows(count, size, device), shift), torch.randn(size).to(device)
+    y = rmsnorm.rmsnorm(x, weight, 1e-6, zero_centered=zero_centered, rung=rung)
+    relative_error(y, exact_rmsnorm(x, weight, zero_centered), HALF_STEP)
+
+
+def check_add_rmsnorm(rung: str, shape: Shape, device: str) -> None:
+    count, size, zero_centered, shift = shape
+    x, residual = (shifted(rows(count, size, device), n) for n in (shift, 0))
+    weight, total = torch.randn(size).to(device), x + residual
+    y = rmsnorm.add_rmsnorm(x, residual, weight, 1e-6, zero_centered=zero_centered, rung=rung)
+    assert torch.equal(x, total)
+    relative_error(y, exact_rmsnorm(total, weight, zero_centered), HALF_STEP)
+
+
+def exact_rmsnorm(x: Tensor, weight: Tensor, zero_centered: bool) -> Tensor:
+    gain = weight.double() + (1 if zero_centered else 0)
+    return x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gain
+
+
+def check_silu_mul(rung: str, shape: Shape, device: str) -> None:
+    count, size, shift = shape
+    gate_up = torch.randn(count, 2 * size) * torch.tensor([5.0, 2.0]).repeat_interleave(size)
+    gate_up[0, 0] = -60000.0  # exp(-gate) overflows, and the result is 0
+    x = shifted(gate_up.half().to(device), shift)
+    y = silu_mul.silu_mul(x, rung=rung)
+    gate, up = x.double().chunk(2, dim=-1)
+    relative_error(y, gate * gate.sigmoid() * up, HALF_STEP)
+
+
+def check_rope(rung: str, shape: Shape, device: str) -> None:
+    tokens, q_heads, k_heads, dim, rotary_dim, gap = shape
+    positions = torch.randint(0, 5000, (tokens,))
+    tables = [x.to(device) for x in rope.rope_table(rope.inverse_frequencies(1e4, rotary_dim), positions)]
+    inputs = [spaced(torch.randn(tokens, h, dim).half().to(device), gap) for h in (q_heads, k_heads) if h]
+    call: Callable[..., Any] = rope.apply_rope_qk if k_heads else rope.apply_rope
+    turned = call(*inputs, *tables, rung=rung)
+    for x, y in zip(inputs, turned if k_heads else [turned], strict=True):
+        assert torch.equal(y[..., rotary_dim:], x[..., rotary_dim:])
+        relative_error(y.flatten(1), exact_rope(x, *tables).flatten(1), HALF_STEP)
+
+
+def exact_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs as complex numbers, times cos + i sin."""
+    half = cos.shape[-1] // 2
+    pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double())
+    turned = pairs * torch.complex(cos[..., half:].double(), sin[..., half:].double())
+    return torch.cat((turned.real, turned.imag, x[..., 2 * half :].double()), dim=-1)
+
+
+def check_kv_write(rung: str, shape: Shape, device: str) -> None:
+    """Bit for bit, and nothing else in the pools touched: an earlier owner left NaN everywhere."""
+    contexts, lengths, heads, dim, gap = shape
+    slots, pages = random_slots(contexts, lengths)
+    slots = KVSlots(*(x.to(device) for x in (slots.page, slots.offset, slots.fresh)))
+    pools = [torch.full((pages, heads, PAGE_SIZE, dim), float("nan")).half().to(device) for _ in range(2)]
+    expected = [pool.clone() for pool in pools]
+    k, v = (spaced(torch.randn(sum(lengths), heads, dim).half().to(device), gap) for _ in range(2))
+    for pool, new in zip(expected, (k, v), strict=True):
+        for page in slots.fresh.tolist():
+            pool[page] = 0
+        for t, (page, offset) in enumerate(zip(slots.page.tolist(), slots.offset.tolist(), strict=True)):
+            pool[page, :, offset] = new[t]
+    paged_kv.kv_write(k, v, slots, *pools, rung=rung)
+    for pool, wanted in zip(pools, expected, strict=True):
+        assert torch.equal(pool.view(torch.int16), wanted.view(torch.int16))
+
+
+def random_slots(contexts: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[KVSlots, int]:
+    """Slots of a step in which each sequence, of so many tokens, gets so many more; and the pages there are."""
+    counts = [-(-(c + n) // PAGE_SIZE) for c, n in zip(contexts, lengths, strict=True)]
+    free = (torch.randperm(sum(counts)) + 1).tolist()
+    page, offset = [], []
+    for context, length, count in zip(contexts, lengths, counts, strict=True):
+        table = torch.tensor([free.pop() for _ in range(count)])
+        positions = torch.arange(context, context + length)
+        page.append(table[positions // PAGE_SIZE])
+        offset.append(positions % PAGE_SIZE)
+    return KVSlots.at(torch.cat(page), torch.cat(offset)), sum(counts) + 1
+
+
+def check_softmax_online(rung: str, shape: Shape, device: str) -> None:
+    count, columns, scale, shift = shape
+    x = torch.randn(count, columns) * 8
+    if columns > 1:
+        x[0, : columns // 2] = -float("inf")  # masked, from the start of the row on
+        x[-1, -1] = -float("inf")
+    x = shifted(x.to(device), shift)
+    y = softmax_online.softmax(x, scale, rung=rung)
+    relative_error(y, (x.double() * scale).softmax(-1), FP32_SUMS)
+
+
+CHECKS: dict[str, tuple[list[str], Callable[[str, Shape, str], None]]] = {
+    "rmsnorm": (rmsnorm.RUNGS, check_rmsnorm),
+    "add_rmsnorm": (rmsnorm.RUNGS, check_add_rmsnorm),
+    "silu_mul": (silu_mul.RUNGS, check_silu_mul),
+    "rope": (rope.RUNGS, check_rope),
+    "kv_write": (paged_kv.RUNGS, check_kv_write),
+    "softmax_online": (softmax_online.RUNGS, check_softmax_online),
+}
+
+
+def cases(shapes: dict[str, list[Shape]]) -> list[tuple[str, str, Shape]]:
+    """(operation, rung, shape) for every rung of every operation."""
+    return [(op, rung, shape) for op, (rungs, _) in CHECKS.items() for rung in rungs for shape in shapes[op]]
+
+
+def case_id(value: Any) -> str:
+    return "-".join(map(str, value)).replace(" ", "") if isinstance(value, tuple) else str(value)
+
+
+def check(op: str, rung: str, shape: Shape, device: str) -> None:
+    """Draw inputs, run the rung on ``device`` and compare with fp64; AssertionError says by how much it is off."""
+    CHECKS[op][1](rung, shape, device)

@@ -1,0 +1,177 @@
+"""Do the simulator's checks and the operations' tests notice a broken kernel? Break each one and see.
+
+    python tests/mutants.py [--op rmsnorm] [--seed N]
+
+A mutant is a shipped kernel with one barrier, guard, bound, mask or fence deleted or weakened. It runs on the simulator
+over the shapes of the operation's tests, and dies of a finding of the simulator or of a wrong result. One that compiles
+to the same PTX is none; those that do the same in another way are listed in EQUIVALENT, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from helpers.ops import CHECKS, SMALL, Shape, check
+
+from labkit.device import Kernel, sources, use_executor
+from labkit.errors import KernelBuildError, LabkitError
+
+CONDITION = r"\((?:[^();{}]|\([^()]*\))*\)"
+RULES = (
+    ("barrier", r"__syncthreads\(\);", ";"),
+    ("barrier", r"__syncthreads_count\(", "static_cast<int>("),
+    ("barrier", r"__syncwarp\([^)]*\);", ";"),
+    ("fence", r"__threadfence(?:_block|_system)?\(\);", ";"),
+    ("guard", rf"(?<!#)\bif {CONDITION} (?:return|break);", ";"),
+    ("guard", rf"(?<!#)\bif {CONDITION} (?!return|break)", ""),
+    ("guard", r"[\w.\[\] +]+ < \w+ && ", ""),
+    ("bound", r"(?<=; )(i|\w+) < (?=[A-Za-z_* ]+; i \+= THREADS)", r"\1 <= "),
+    ("mask", r"lane < WARPS \? ([^:]+) : [^)]+\)", r"\1)"),
+    ("mask", r"(?<=_sync\()ALL_LANES", "0x0000ffffu"),
+)
+"""Kind, what is found in the source, and what it becomes."""
+
+OPERATIONS = {"rmsnorm": ["rmsnorm", "add_rmsnorm"]} | {op: [op] for op in CHECKS if "rmsnorm" not in op}
+"""Folder of cuda/ -> the operations that it holds."""
+
+NUMBERS = itertools.count(1)
+LINE_TABLE = re.compile(r"^\s*(?:\.loc|\.file|//).*$|\.section[^}]*\}", re.MULTILINE)
+
+ALL_THE_SAME = "all lanes hold the same after the butterfly, and store the same to one word"
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("common/reduce.cuh", "if (lane == 0) sums[threadIdx.x / WARP] = value;"): ALL_THE_SAME,
+    ("softmax_online/3_vector.cu", "if (lane == 0) of_warp[threadIdx.x / WARP] = own;"): ALL_THE_SAME,
+}
+"""(file, the line as it was) -> why a mutant of it behaves as the original."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file of a rung: ``before`` is the line as it was, ``text`` the whole file as it is now."""
+
+    folder: str  # of cuda/
+    rung: str
+    file: str  # below cuda/
+    kind: str
+    line: int
+    before: str
+    after: str
+    text: str
+
+    @property
+    def equivalent(self) -> str:
+        """Why it behaves as the original; "" where it should not."""
+        return EQUIVALENT.get((self.file, self.before), "")
+
+    def __str__(self) -> str:
+        return f"{self.folder}/{self.rung} {self.file}:{self.line} {self.kind}: {self.before}  ->  {self.after}"
+
+
+def mutants(folder: str, rung: str) -> Iterator[Mutant]:
+    """All mutants of a rung, those of the headers that it includes among them."""
+    source = sources.read_rung(folder, rung)
+    for file, text in ((f"{folder}/{rung}.cu", source.text), *source.headers.items()):
+        for kind, pattern, replacement in RULES:
+            for match in re.finditer(pattern, text):
+                if "//" not in text[text.rfind("\n", 0, match.start()) : match.start()]:
+                    yield _mutant(folder, rung, file, kind, text, match, match.expand(replacement))
+
+
+def _mutant(folder: str, rung: str, file: str, kind: str, text: str, match: re.Match[str], new: str) -> Mutant:
+    changed = text[: match.start()] + new + text[match.end() :]
+    line = text.count("\n", 0, match.start()) + 1
+    before, after = (whole.splitlines()[line - 1].strip() for whole in (text, changed))
+    return Mutant(folder, rung, file, kind, line, before, after, changed)
+
+
+def verdict(mutant: Mutant) -> str:
+    """What killed the mutant: "finding: ..." or "wrong: ..."; or "does not compile", "same code", "survives"."""
+    original, number = sources.source_root(), next(NUMBERS)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(original, folder, dirs_exist_ok=True)
+        (folder / mutant.file).write_text(mutant.text, encoding="utf-8")
+        changed = False
+        for op, shape in [(name, shape) for name in OPERATIONS[mutant.folder] for shape in SMALL[name]]:
+            was, _ = outcome(original, 0, op, mutant.rung, shape)
+            code, what = outcome(folder, number, op, mutant.rung, shape)
+            changed |= was != code
+            if what:
+                return what
+    return "survives" if changed else "same code"
+
+
+def outcome(root: Path, number: int, op: str, rung: str, shape: Shape) -> tuple[list[str], str]:
+    """The PTX that a check of the sources below ``root`` launches, and what was wrong with it ("": nothing).
+
+    number: tells one set of sources from another wherever kernels are remembered; 0 for the originals, which need not
+    run again.
+    """
+    code: list[str] = []
+
+    def launch(self: Kernel, *arguments: Any) -> None:
+        numbered = Kernel(self.op, self.rung, self.entry, {**self.macros, "MUTANT": number})
+        code.append(LINE_TABLE.sub("", numbered.image.ptx))
+        if number:
+            original_launch(numbered, *arguments)
+
+    original_launch = Kernel.launch
+    with mock.patch.object(sources, "source_root", lambda: root), mock.patch.object(Kernel, "launch", launch):
+        return code, _complaint(op, rung, shape)
+
+
+def _complaint(op: str, rung: str, shape: Shape) -> str:
+    try:
+        with use_executor("sim"):
+            check(op, rung, shape, "cpu")
+    except KernelBuildError:
+        return "does not compile"
+    except LabkitError as error:
+        return f"finding: {error.message.splitlines()[0]}"
+    except AssertionError as error:
+        return f"wrong: {(str(error).splitlines() or ['another result'])[0]}"
+    return ""
+
+
+def survey(folders: Iterable[str]) -> list[tuple[Mutant, str]]:
+    """Every mutant that compiles to other code, with its verdict."""
+    rungs = [(folder, rung) for folder in folders for rung in CHECKS[OPERATIONS[folder][0]][0]]
+    found = [(mutant, verdict(mutant)) for folder, rung in rungs for mutant in mutants(folder, rung)]
+    return [(mutant, what) for mutant, what in found if what not in ("does not compile", "same code")]
+
+
+def main(arguments: Any = None) -> int:
+    """Print every mutant and its fate; exit status 1 if fewer than 95 % of those that change behaviour died."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--op", choices=list(OPERATIONS), action="append", help="a folder of cuda/; all, unless given")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    options = parser.parse_args(arguments)
+    print(f"seed {options.seed}")
+    torch.manual_seed(options.seed)
+    found = survey(options.op or OPERATIONS)
+    for mutant, what in found:
+        reason = f" ({mutant.equivalent})" if mutant.equivalent else ""
+        print(f"{mutant}\n    {what}{reason}")
+    changing = [what for mutant, what in found if not mutant.equivalent]
+    dead = sum(what != "survives" for what in changing)
+    print(f"{dead} of {len(changing)} mutants that change behaviour were noticed; {len(found)} in all.")
+    return int(dead < 0.95 * len(changing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

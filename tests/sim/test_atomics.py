@@ -1,0 +1,186 @@
+"""Atomic operations give what running the threads one after the other gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit.sim import run
+from labkit.sim.atomics import apply, rounds
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+#define OPS(T, NAME) \
+extern "C" __global__ void NAME##_old(T* w, const int* at, const T* x, const T* y, T* old, int op, int n) { \
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; T* p = w + at[i]; T v = x[i]; \
+    switch (op) { case 0: old[i] = atomicAdd(p, v); break; case 1: old[i] = atomicMin(p, v); break; \
+    case 2: old[i] = atomicMax(p, v); break; case 3: old[i] = atomicAnd(p, v); break; case 4: old[i] = atomicOr(p, v); break; \
+    case 5: old[i] = atomicXor(p, v); break; case 6: old[i] = atomicExch(p, v); break; case 7: old[i] = atomicCAS(p, v, y[i]); break; } } \
+extern "C" __global__ void NAME##_red(T* w, const int* at, const T* x, int op, int n) { \
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; T* p = w + at[i]; T v = x[i]; \
+    switch (op) { case 0: atomicAdd(p, v); break; case 1: atomicMin(p, v); break; \
+    case 2: atomicMax(p, v); break; case 3: atomicAnd(p, v); break; case 4: atomicOr(p, v); break; case 5: atomicXor(p, v); break; } }
+OPS(int, s32)
+OPS(unsigned, u32)
+OPS(unsigned long long, u64)
+extern "C" __global__ void wrap(unsigned* w, const int* at, const unsigned* x, unsigned* old, int n) {
+    int i = threadIdx.x; if (i >= n) return;
+    old[i] = i & 1 ? atomicInc(w + at[i], x[i]) : atomicDec(w + at[i], x[i]);
+}
+extern "C" __global__ void floats(float* w, double* d, __half2* h, const int* at, const float* x, float* old, int n) {
+    int i = threadIdx.x; if (i >= n) return;
+    old[i] = atomicAdd(w + at[i], x[i]);
+    atomicAdd(d + at[i], (double)x[i]);
+    atomicAdd(h + at[i], __floats2half2_rn(x[i], 2 * x[i]));
+    atomicAdd(w + 8 + at[i], x[i]);
+}
+extern "C" __global__ void histogram(const unsigned char* a, int* o, int n) {
+    __shared__ int bins[16];
+    if (threadIdx.x < 16) bins[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) atomicAdd(&bins[a[i] & 15], 1);
+    __syncthreads();
+    if (threadIdx.x < 16) atomicAdd(o + threadIdx.x, bins[threadIdx.x]);
+}
+extern "C" __global__ void aggregated(const int* keys, int* counts, int* slot, int n) {  // one atomic per warp and key
+    int i = threadIdx.x; if (i >= n) return;
+    unsigned active = __activemask(), peers = __match_any_sync(active, keys[i]);
+    int leader = __ffs(peers) - 1, rank = __popc(peers & ((1u << (i & 31)) - 1)), base = 0;
+    if (rank == 0) base = atomicAdd(counts + keys[i], __popc(peers));
+    slot[i] = __shfl_sync(peers, base, leader) + rank;
+}
+extern "C" __global__ void float_max(float* o, const float* x, int n) {                  // a loop around atomicCAS
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
+    int* p = (int*)o; int old = *(volatile int*)p;
+    while (__int_as_float(old) < x[i]) { int seen = atomicCAS(p, old, __float_as_int(x[i])); if (seen == old) break; old = seen; }
+}
+extern "C" __global__ void uninit(int* o) { __shared__ int s[32]; o[threadIdx.x] = atomicAdd(&s[threadIdx.x & 7], 1); }
+extern "C" __global__ void far(int* o, int by) { atomicAdd(o + threadIdx.x + by, 1); }
+"""
+TYPES: dict[str, Any] = {"s32": np.int32, "u32": np.uint32, "u64": np.uint64}
+OPERATIONS: list[Any] = [
+    lambda w, x, y: w + x,
+    lambda w, x, y: min(w, x),
+    lambda w, x, y: max(w, x),
+    lambda w, x, y: w & x,
+    lambda w, x, y: w | x,
+    lambda w, x, y: w ^ x,
+    lambda w, x, y: x,
+    lambda w, x, y: y if w == x else w,
+]
+
+
+def sim(name: str, grid: int, block: int, *args: Any) -> Any:
+    return run(SOURCE, name=name, grid=grid, block=block, args=list(args))
+
+
+def draw(rng: np.random.Generator, kind: Any, n: int, narrow: bool) -> Any:
+    info = np.iinfo(kind)
+    return rng.integers(0, 3, n).astype(kind) if narrow else rng.integers(info.min, info.max, n, kind, endpoint=True)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("operation", range(8))
+def test_against_one_after_the_other(seed: int, kind: str, operation: int) -> None:
+    rng, n, dtype = np.random.default_rng(seed), 150, TYPES[kind]
+    narrow = operation == 7  # else comparisons would never hit
+    w, x, y = (draw(rng, dtype, size, narrow) for size in (9, n, n))
+    at = rng.integers(0, 9, n).astype(np.int32)
+    words, old, expected_old = [int(v) for v in w], np.zeros(n, dtype), []
+    for i in range(n):
+        before = words[at[i]]
+        expected_old.append(before)
+        words[at[i]] = int(np.array(OPERATIONS[operation](before, int(x[i]), int(y[i]))).astype(object) % 2**64)
+        words[at[i]] = int(np.array([words[at[i]] % 2**64], np.uint64).astype(dtype)[0])
+    plain = w.copy()
+    assert sim(f"{kind}_old", 3, 50, w, at, x, y, old, operation, n).ok
+    assert w.tolist() == words and old.tolist() == expected_old
+    if operation < 6:
+        assert sim(f"{kind}_red", 3, 50, plain, at, x, operation, n).ok
+        assert plain.tolist() == words
+
+
+def test_wrapping_counters(seed: int) -> None:
+    """atomicDec and atomicInc are different instructions: one of them runs first, for all threads that want it."""
+    rng = np.random.default_rng(seed)
+    start, x = rng.integers(0, 6, 4).astype(np.uint32), rng.integers(0, 6, 64).astype(np.uint32)
+    at, old, w = rng.integers(0, 4, 64).astype(np.int32), np.zeros(64, np.uint32), start.copy()
+    assert sim("wrap", 1, 64, w, at, x, old, 64).ok
+    outcomes = []
+    for order in ([*range(0, 64, 2), *range(1, 64, 2)], [*range(1, 64, 2), *range(0, 64, 2)]):
+        words, seen = start.tolist(), [0] * 64
+        for i in order:
+            before, limit = words[at[i]], int(x[i])
+            seen[i] = before
+            up = 0 if before >= limit else before + 1
+            down = limit if before == 0 or before > limit else before - 1
+            words[at[i]] = up if i & 1 else down
+        outcomes.append((words, seen))
+    assert (w.tolist(), old.tolist()) in outcomes
+
+
+def test_floating_point_adds_in_thread_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, at = rng.standard_normal(100).astype(np.float32), rng.integers(0, 8, 100).astype(np.int32)
+    w, d, h = np.zeros(16, np.float32), np.zeros(8), np.zeros((8, 2), np.float16)
+    old = np.zeros(100, np.float32)
+    assert sim("floats", 1, 100, w, d, h, at, x, old, 100).ok
+    expected_w, expected_d, expected_h = np.zeros(8, np.float32), np.zeros(8), np.zeros((8, 2), np.float16)
+    for i in range(100):
+        assert old[i] == expected_w[at[i]]
+        expected_w[at[i]] += x[i]
+        expected_d[at[i]] += float(x[i])
+        expected_h[at[i]] += np.array([x[i], 2 * x[i]]).astype(np.float16)
+    assert (w[:8] == expected_w).all() and (w[8:] == expected_w).all()
+    assert (d == expected_d).all() and (h == expected_h).all()
+
+
+@pytest.mark.parametrize("block", [64, 40])
+def test_shared_histogram(seed: int, block: int) -> None:
+    a = np.random.default_rng(seed).integers(0, 256, 1000, dtype=np.uint8)
+    o = np.zeros(16, np.int32)
+    assert sim("histogram", 3, block, a, o, 1000).ok
+    assert (o == np.bincount(a & 15, minlength=16)).all()
+
+
+def test_warp_aggregated_atomics(seed: int) -> None:
+    keys = np.random.default_rng(seed).integers(0, 5, 90).astype(np.int32)
+    counts, slot = np.zeros(5, np.int32), np.zeros(90, np.int32)
+    assert sim("aggregated", 1, 96, keys, counts, slot, 90).ok
+    assert (counts == np.bincount(keys, minlength=5)).all()
+    for key in range(5):
+        assert sorted(slot[keys == key].tolist()) == list(range(counts[key]))
+
+
+def test_compare_and_swap_loops(seed: int) -> None:
+    x = np.random.default_rng(seed).standard_normal(300).astype(np.float32)
+    o = np.full(1, -9, np.float32)
+    assert sim("float_max", 3, 100, o, x, 300).ok
+    assert o[0] == x.max()
+
+
+def test_faults() -> None:
+    uninitialized = sim("uninit", 1, 32, np.zeros(32, np.int32))
+    assert [finding.kind for finding in uninitialized.findings] == ["uninitialized"]
+    o = np.zeros(32, np.int32)
+    far = sim("far", 1, 32, o, 4)
+    assert [(finding.kind, finding.count) for finding in far.findings] == [("out-of-bounds", 4)]
+    assert o.tolist() == [0] * 4 + [1] * 28
+
+
+def test_rounds_keep_the_order_of_threads(seed: int) -> None:
+    index = np.random.default_rng(seed).integers(0, 6, 40)
+    dealt = rounds(index)
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(40))
+    assert all(len(set(index[chosen])) == len(chosen) for chosen in dealt)
+    for address in range(6):
+        turns = [position for chosen in dealt for position in chosen if index[position] == address]
+        assert turns == sorted(turns)
+
+
+def test_unwanted_results_are_not_made() -> None:
+    words = np.zeros(2, np.uint32)
+    assert apply(words, np.array([1, 1]), "add", "u32", [np.array([3, 4], np.uint32)], wanted=False) is None
+    assert words.tolist() == [0, 7]

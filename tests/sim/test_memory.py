@@ -1,0 +1,170 @@
+"""Memory spaces as kernels see them: widths, vectors, generic pointers, local arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit.sim import Out, Result, run
+from labkit.sim.buffers import ADDRESS_MASK
+from labkit.sim.memory import Memory
+
+SOURCE = r"""
+extern "C" __global__ void widths(const unsigned char* a, unsigned char* o, int n) {
+    int i = threadIdx.x;
+    if (i < n) {
+        o[i] = a[i];
+        ((short*)(o + n))[i] = ((const short*)a)[i];
+        ((int*)(o + 3 * n))[i] = ((const int*)a)[i];
+        ((long long*)(o + 7 * n))[i] = ((const long long*)a)[i];
+        ((short2*)(o + 15 * n))[i] = ((const short2*)a)[i];
+        ((float2*)(o + 19 * n))[i] = ((const float2*)a)[i];
+        ((int4*)(o + 27 * n + 0))[i] = ((const int4*)a)[i];
+        ((double2*)(o + 43 * n))[i] = ((const double2*)a)[i];
+        ((uchar4*)(o + 59 * n))[i] = ((const uchar4*)a)[i];
+    }
+}
+extern "C" __global__ void transpose(const float* a, float* o, int rows, int columns) {
+    __shared__ float tile[16][17];
+    int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+    if (x < columns && y < rows) tile[threadIdx.y][threadIdx.x] = a[y * columns + x];
+    __syncthreads();
+    x = blockIdx.y * 16 + threadIdx.x; y = blockIdx.x * 16 + threadIdx.y;
+    if (x < rows && y < columns) o[y * rows + x] = tile[threadIdx.x][threadIdx.y];
+}
+extern "C" __global__ void shared_vectors(const float4* a, float* o) {
+    __shared__ float4 s[64];
+    s[threadIdx.x] = a[blockIdx.x * 64 + threadIdx.x];
+    __syncthreads();
+    float4 v = s[63 - threadIdx.x];
+    float2 w = ((float2*)s)[threadIdx.x];
+    o[blockIdx.x * 64 + threadIdx.x] = v.x + 2 * v.y + 4 * v.z + 8 * v.w + 16 * w.x + 32 * w.y;
+}
+extern "C" __global__ void local_array(const int* a, int* o, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, v[16];
+    for (int k = 0; k < 16; k++) v[(k * 5 + a[i]) & 15] = a[i] + k;
+    int r = 0;
+    for (int k = 0; k < n; k++) { r = r * 3 + v[(r + k) & 15]; v[k & 15] ^= r; }
+    o[i] = r;
+}
+extern "C" __global__ void generic(int* a, int* o, int how) {
+    __shared__ int s[64];
+    int mine[4] = {1, 2, 3, (int)threadIdx.x};
+    int i = threadIdx.x;
+    s[i] = 1000 + i;
+    __syncthreads();
+    int* p = (i + how) % 3 == 0 ? a + i : (i + how) % 3 == 1 ? s + i : mine + (i & 3);
+    *p += 5;
+    o[i] = *p + (__isShared(p) ? 100000 : 0) + (__isGlobal(p) ? 200000 : 0) + (__isLocal(p) ? 300000 : 0);
+}
+extern "C" __global__ void uneven(const int* a, const int* b, int* o) {   // lanes in different buffers
+    const int* p = threadIdx.x & 1 ? a : b;
+    o[threadIdx.x] = p[threadIdx.x / 2];
+}
+extern "C" __global__ void same_address(int* o, int* s_out) {
+    __shared__ int s[2];
+    o[blockIdx.x] = threadIdx.x;
+    s[0] = threadIdx.x; 
+    __syncthreads();
+    s_out[blockIdx.x] = s[0];
+}
+"""
+
+
+def sim(name: str, grid: Any, block: Any, *args: Any, **options: Any) -> Result:
+    return run(SOURCE, name=name, grid=grid, block=block, args=list(args), **options)
+
+
+@pytest.mark.parametrize(("block", "n"), [(64, 48), (41, 32), (32, 32)])
+def test_every_width(seed: int, block: int, n: int) -> None:
+    a, room = np.random.default_rng(seed).integers(0, 256, 16 * n, dtype=np.uint8), np.zeros(63 * n + 16, np.uint8)
+    o = room[-room.ctypes.data % 16 :][: 63 * n]
+    result = sim("widths", 1, block, a, Out(o), n)
+    assert result.ok, result
+    for width, starts in {1: (0,), 2: (1,), 4: (3, 15, 59), 8: (7, 19), 16: (27, 43)}.items():
+        for start in starts:
+            assert (o[start * n : (start + width) * n] == a[: width * n]).all(), (width, start)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (48, 32), (37, 50), (1, 70)])
+def test_transposed_tiles(seed: int, rows: int, columns: int) -> None:
+    a = np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+    o = np.zeros((columns, rows), np.float32)
+    assert sim("transpose", (-(-columns // 16), -(-rows // 16)), (16, 16), a, o, rows, columns).ok
+    assert (o == a.T).all()
+
+
+def test_shared_vectors(seed: int) -> None:
+    a = np.random.default_rng(seed).integers(-50, 50, (3, 64, 4)).astype(np.float32)
+    o = np.zeros((3, 64), np.float32)
+    assert sim("shared_vectors", 3, 64, a, o).ok
+    pairs = a.reshape(3, 128, 2)[:, :64]
+    assert (o == a[:, ::-1] @ np.array([1, 2, 4, 8]) + pairs @ np.array([16, 32])).all()
+
+
+@pytest.mark.parametrize("block", [32, 20])
+def test_local_arrays(seed: int, block: int) -> None:
+    a = np.random.default_rng(seed).integers(-(2**31), 2**31, 2 * block).astype(np.int32)
+    o = np.zeros(2 * block, np.int32)
+    assert sim("local_array", 2, block, a, o, 40).ok
+    for x, found in zip(a.tolist(), o.tolist(), strict=True):
+        v, r = [0] * 16, 0
+        for k in range(16):
+            v[(k * 5 + x) & 15] = x + k
+        for k in range(40):
+            r = (r * 3 + v[(r + k) & 15] + 2**31) % 2**32 - 2**31
+            v[k & 15] ^= r
+        assert found == r
+
+
+@pytest.mark.parametrize("how", [0, 1, 2])
+def test_generic_pointers(how: int) -> None:
+    a, o = np.arange(64, dtype=np.int32) * 10, np.zeros(64, np.int32)
+    assert sim("generic", 1, 64, a, o, how).ok
+    for i in range(64):
+        space = (i + how) % 3
+        value = (10 * i, 1000 + i, (1, 2, 3, i)[i & 3])[space] + 5
+        assert o[i] == value + (200000, 100000, 300000)[space]
+        assert a[i] == 10 * i + 5 * (space == 0)
+
+
+def test_lanes_in_different_buffers(seed: int) -> None:
+    a, b = (np.random.default_rng(seed + k).integers(0, 99, 20).astype(np.int32) for k in range(2))
+    o = np.zeros(40, np.int32)
+    assert sim("uneven", 1, 40, a, b, o).ok
+    assert (o[1::2] == a).all() and (o[::2] == b).all()
+
+
+@pytest.mark.parametrize("block", [64, 50])
+def test_the_last_thread_wins(block: int) -> None:
+    o, s = np.zeros(3, np.int32), np.zeros(3, np.int32)
+    result = sim("same_address", 3, block, o, s, checks=False)
+    assert o.tolist() == s.tolist() == [block - 1] * 3 and not result.findings
+
+
+def test_buffers_are_found_by_address() -> None:
+    memory = Memory()
+    first, second = np.zeros(100, np.uint8), np.zeros(7, np.uint16)
+    bases = [memory.add(first, "first"), memory.add(second, "second")]
+    assert memory.find(bases[0] + 99).name == "first" and memory.find(bases[1] + 13).name == "second"  # type: ignore[union-attr]
+    addresses = np.array([bases[0], bases[0] + 99, bases[1], 5])
+    assert [memory.buffers[place].name if place >= 0 else "" for place in memory.find_all(addresses)] == [
+        "first",
+        "first",
+        "second",
+        "",
+    ]
+    assert memory.find(5) is None and Memory().find(5) is None
+    assert "no buffer" in Memory().nearest(5)
+
+
+def test_reversed_and_empty_arrays() -> None:
+    memory = Memory()
+    a = np.arange(10, dtype=np.int32)
+    assert memory.add(a[::-2], "reversed") & ADDRESS_MASK == a.ctypes.data + 36
+    (buffer,) = memory.buffers
+    assert (buffer.base, buffer.size) == (a.ctypes.data + 4, 36)
+    memory.add(np.zeros(0), "empty")
+    assert len(memory.buffers) == 1

@@ -1,0 +1,37 @@
+"""Every rung of every kernel ladder gives on the simulator what an H200 gave from the same PTX and inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.ops import SMALL, cases
+from sim.hardware import store
+from sim.hardware.rungs import RungLaunch, load_launches
+from sim.hardware.simulate import simulate_rung
+
+LAUNCHES = load_launches()
+# The assembler may fuse a product and a sum of a whole kernel; exponentials and roots are approximations.
+TOLERANCES = {"float16": 2e-3, "float32": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def recording() -> store.Recording:
+    return store.load(store.RECORDED / "rungs.npz")
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.name.replace(" ", "_"))
+def test_rung_gives_what_the_hardware_gave(launch: RungLaunch, recording: store.Recording) -> None:
+    for number, ours in simulate_rung(launch).items():
+        theirs = recording.result(f"{launch.name}/{number}", launch.checksum)
+        dtype = launch.arguments[number][2]
+        if dtype not in TOLERANCES:
+            np.testing.assert_array_equal(ours, theirs)
+            continue
+        left, right = (raw.view(dtype).astype(np.float64) for raw in (ours, theirs))
+        np.testing.assert_allclose(left, right, rtol=TOLERANCES[dtype], atol=1e-7)
+
+
+def test_every_rung_is_recorded() -> None:
+    recorded = {launch.name.split(" ")[0] for launch in LAUNCHES}
+    missing = {f"{op}/{rung}" for op, rung, _ in cases(SMALL)} - recorded
+    assert not missing, f"{sorted(missing)}: run tests/sim/hardware/record.py --compile, then --out on a GPU"
