@@ -49,11 +49,12 @@ def library_candidates() -> Iterator[Path | str]:
 
 @cache
 def header_folders() -> tuple[Path, ...]:
-    """Folders with ``cuda_fp16.h``, and with ``crt/`` where they are two; empty if there are none."""
+    """Folders with ``cuda_fp16.h`` and, from wheels, with what users' files include more; empty if there are none."""
     for wheel in wheel_folders("cuda_runtime"):
         if (wheel / "include" / "cuda_fp16.h").is_file():
-            compiler = [folder / "include" for folder in wheel_folders("cuda_nvcc")]
-            return (wheel / "include", *(folder for folder in compiler if (folder / "crt").is_dir()))
+            compiler = [folder / "include" for folder in wheel_folders("cuda_nvcc")]  # mma.h needs its crt/
+            library = [folder / "include" for folder in wheel_folders("cuda_cccl")]  # cooperative_groups.h, cub
+            return (wheel / "include", *(folder for folder in (*compiler, *library) if folder.is_dir()))
     for root in toolkit_folders():
         if (root / "include" / "cuda_fp16.h").is_file():
             return (root / "include",)

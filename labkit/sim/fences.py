@@ -136,10 +136,10 @@ def ordered(question: Question, record: Record, *, writer_fences: bool = True, r
         return True
     walk = _Walk(question, writer_fences, reader_fences)
     for event in record.between(question.earlier.time, question.later.time):
-        walk.step(event)
         if walk.arrived():
             return True
-    return False
+        walk.step(event)
+    return walk.arrived()
 
 
 class _Walk:
@@ -165,6 +165,15 @@ class _Walk:
         self.flags: dict[int, int] = {}
         if question.earlier.strong:
             self.flags[question.earlier_address] = FENCED_SYSTEM
+            self._see_at_once(question)
+
+    def _see_at_once(self, question: Question) -> None:
+        """Atomics of one instruction come one after the other: later threads have seen the earlier one's."""
+        access, first = question.earlier, question.earlier.team.first_thread
+        if access.kind == "atomic":
+            threads = access.threads() + first
+            after = (threads > question.earlier_thread) & (place(access) == question.earlier_address)
+            self.seen[threads[after]] = FENCED_SYSTEM
 
     def arrived(self) -> bool:
         """Whether the later thread may rely on the access."""

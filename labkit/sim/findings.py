@@ -77,7 +77,7 @@ class Findings:
         self, kernel: Kernel, grid: tuple[int, int, int] = (1, 1, 1), block: tuple[int, int, int] = (1, 1, 1)
     ) -> None:
         self.kernel, self.grid, self.block = kernel, grid, block
-        self._by_fault: dict[tuple[str, Site, Site | None], Finding] = {}
+        self._by_fault: dict[tuple[Any, ...], Finding] = {}
 
     def report(
         self,
@@ -93,7 +93,9 @@ class Findings:
         other_block: int | None = None,
         count: int | None = None,
     ) -> None:
-        """Adds a fault, or counts it where (kind, site, other site) is known already.
+        """Adds a fault, or counts it where it is known: the same kind at the same instruction.
+
+        Races are one fault for two source lines: the compiler unrolls loops, and each copy would be told again.
 
         Args:
             kind: one of KINDS.
@@ -107,7 +109,8 @@ class Findings:
         here, there = self._site(site), None if other_site is None else self._site(other_site)
         block, thread = _first(blocks), _first(threads)
         times = max(_size(blocks), _size(threads), 1) if count is None else count
-        known = self._by_fault.get((kind, here, there))
+        fault = (kind, here) if there is None else (kind, _line(here), _line(there))
+        known = self._by_fault.get(fault)
         if known is not None:
             known.count += times
             return
@@ -116,12 +119,7 @@ class Findings:
             other = Other(there.line, _or_zero(other_block), _or_zero(other_thread), there.text)
         sentence = self._sentence(text, here, block, thread, other)
         found = Finding(kind, here.file, here.line, sentence, times, here, block, thread, _first(address), other)
-        self._by_fault[(kind, here, there)] = found
-
-    def count_of(self, kind: str, site: int) -> int:
-        """How often a fault was reported at a site; lets a check that has said enough only count on."""
-        here = self._site(site)
-        return sum(each.count for (name, where, _), each in self._by_fault.items() if name == kind and where is here)
+        self._by_fault[fault] = found
 
     def as_list(self) -> list[Finding]:
         """All faults, in the order of the source."""
@@ -157,6 +155,11 @@ class Findings:
 def place(site: Site) -> str:
     """How findings name an instruction: its CUDA line where that is known, else its line of PTX."""
     return f"line {site.line}" if site.line else f"PTX line {site.ptx_line}"
+
+
+def _line(site: Site) -> tuple[str, int, str]:
+    """What the copies of one access in an unrolled loop have in common."""
+    return (site.file, site.line or site.ptx_line, site.kind)
 
 
 def _named(number: int, shape: tuple[int, int, int]) -> str:

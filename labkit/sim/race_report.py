@@ -108,13 +108,7 @@ def _report(kind: str, earlier: Access, later: Access, first: Rows, second: Rows
     team.findings.report(
         MISSING_FENCE if kind == MISSING_READER_FENCE else kind,
         later.site,
-        _text(
-            kind,
-            earlier,
-            later,
-            same_block=int(first.block[index]) == int(second.block[index]),
-            threads=(thread, other),
-        ),
+        _text(kind, earlier, later, first, second, index),
         blocks=block,
         threads=number,
         address=int(later.addresses()[second.lane[index]]),
@@ -125,8 +119,9 @@ def _report(kind: str, earlier: Access, later: Access, first: Rows, second: Rows
     )
 
 
-def _text(kind: str, earlier: Access, later: Access, *, same_block: bool, threads: tuple[int, int]) -> str:
+def _text(kind: str, earlier: Access, later: Access, first: Rows, second: Rows, index: int) -> str:
     space = "shared" if later.shared else "global"
+    same_block = bool(first.block[index] == second.block[index])
     if earlier.time == later.time:
         return f"stores one value to a {space} word while another thread stores a different one: which stays is chance"
     what = f"{VERBS[later.kind]} a {space} word that another thread {PAST[earlier.kind]}"
@@ -138,8 +133,8 @@ def _text(kind: str, earlier: Access, later: Access, *, same_block: bool, thread
         )
     if not same_block:
         return f"{what}; the two blocks do not wait for each other"
-    cure = "__syncwarp()" if threads[0] // LANES == threads[1] // LANES else "__syncthreads()"
-    return f"{what}, with no {cure} between them"
+    within_warps = (first.thread // LANES == second.thread // LANES).all()
+    return f"{what}, with no {'__syncwarp()' if within_warps else '__syncthreads()'} between them"
 
 
 def _fence(earlier: Access, later: Access, same_block: bool) -> str:

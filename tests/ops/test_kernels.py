@@ -20,7 +20,7 @@ from labkit.sim.options import Options
 
 @pytest.mark.parametrize(("op", "rung", "shape"), cases(SMALL), ids=case_id)
 def test_rung_on_the_simulator(op: str, rung: str, shape: Shape, seed: int) -> None:
-    """The simulator's checks raise if anything is amiss, whatever the numbers say. Diverged threads run in any order."""
+    """Any finding of the simulator raises, whatever the numbers say. Diverged threads run in a random order."""
     with use_executor("sim"), simulated_with(Options(counters=False, shuffle_seed=seed)):
         check(op, rung, shape, "cpu")
 

@@ -6,13 +6,9 @@ import pytest
 from sim.hardware import store
 from sim.hardware.case import Case, kernel_text
 from sim.hardware.compare import join_regions, mismatches
-from sim.hardware.corpus import CASES
+from sim.hardware.corpus import CASES, WRONG_ON_HARDWARE
 from sim.hardware.operands import draw_inputs
 from sim.hardware.simulate import simulate_case
-
-# Checked by hand: in the loop at L9 the flag %p0 becomes true in the first round (80 < %t1), so that in the second one
-# "@%p0 min.f32 %f3, %f0, %f0" must run. The H200 leaves it out: its driver's assembler (580.159.04) is wrong there.
-WRONG_ON_HARDWARE = ("random program with memory 24",)
 
 
 @pytest.fixture(scope="module")

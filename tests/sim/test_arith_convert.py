@@ -132,3 +132,25 @@ def test_rounding_to_whole_numbers_and_saturation(seed: int) -> None:
         assert np.array_equal(got, function(x), equal_nan=True)
     saturated = evaluate("cvt.sat.f32.f32 %r, %a;", "f32", a=given).view(np.float32)
     assert np.array_equal(saturated, np.nan_to_num(np.clip(x, 0, 1)))
+
+
+def test_a_half_in_the_lower_part_of_a_wider_register(seed: int) -> None:
+    """cvt may read a wider register; what is known of the pair in it must not be taken for the half."""
+    halves = np.random.default_rng(seed).normal(size=2 * COUNT).astype(np.float16)
+    pairs = ("f16x2", halves.view(np.uint32))
+    got = evaluate(".reg .b32 %s; add.f16x2 %s, %a, %a; cvt.f32.f16 %r, %s;", "f32", a=pairs)
+    assert np.array_equal(got.view(np.float32), 2 * halves[::2].astype(np.float32))
+
+
+def test_halves_are_the_same_whether_read_as_numbers_or_as_bits(seed: int) -> None:
+    """A chain of half operations whose results are unpacked, overwritten, chosen under a predicate and stored."""
+    random = np.random.default_rng(seed)
+    a, b = (random.normal(size=2 * COUNT).astype(np.float16) for _ in range(2))
+    body = """.reg .b32 %s, %t; .reg .b16 %lo, %hi; .reg .pred %p;
+    mul.rn.f16x2 %s, %a, %b; mov.b32 {%lo, %hi}, %s; add.rn.f16 %hi, %hi, %lo; add.rn.f16x2 %s, %s, %s;
+    setp.lt.f16 %p, %lo, %hi; mov.b32 %t, {%hi, %lo}; @%p sub.rn.f16x2 %s, %s, %t; xor.b32 %r, %s, 0x80008000;"""
+    got = evaluate(body, "b32", a=("f16x2", a.view(np.uint32)), b=("f16x2", b.view(np.uint32))).view(np.float16)
+    product = (a * b).reshape(-1, 2)
+    low, high = product[:, 0], product[:, 1] + product[:, 0]
+    changed = 2 * product - np.stack([high, low], 1)
+    assert np.array_equal(got.reshape(-1, 2), -np.where((low < high)[:, None], changed, 2 * product))

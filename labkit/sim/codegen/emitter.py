@@ -97,8 +97,10 @@ class Emitter:
             return self.convert_view(self.scope.python_name(operand), stored, type_)
         if operand in SPECIAL_REGISTERS:
             attribute, special_type = SPECIAL_REGISTERS[operand]
-            upper = f" >> {self.constant(32, 'u64')}" if operand in UPPER_WORDS else ""
-            return self.convert_view(f"(threads.{attribute}{upper})", TYPES[special_type], type_)
+            value = f"threads.{attribute}"
+            if operand in UPPER_WORDS:
+                value = f"({value} >> {self.constant(32, 'u64')})"
+            return self.convert_view(value, TYPES[special_type], type_)
         if operand == "WARP_SZ":
             return self.constant(32, type_.view)
         bits = self.immediate(operand, type_name)
@@ -170,6 +172,8 @@ class Emitter:
         if operand not in self.scope.registers:
             bits = self.immediate(operand, "b32" if pair else "b16")
             return self.scope.constants.halves(bits, pair) if bits is not None else self._read_halves(operand, pair)
+        if TYPES[self.scope.registers[operand]].size != TYPES[type_name].size:
+            return self._read_halves(operand, pair)  # the lower part of a wider register
         expression = self.floats.get(operand)
         if expression is None or not TEMPORARY.fullmatch(expression):
             name = self.temporary(expression) if expression else self._read_halves(operand, pair)

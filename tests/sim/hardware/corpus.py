@@ -29,3 +29,7 @@ FAMILIES: dict[str, list[Case]] = {
     "random": list(random_cases()),
 }
 CASES = [case for cases in FAMILIES.values() for case in cases]
+
+# Checked by hand: in the loop at L9 the flag %p0 becomes true in the first round (80 < %t1), so that in the second one
+# "@%p0 min.f32 %f3, %f0, %f0" must run. The H200 leaves it out: its driver's assembler (580.159.04) is wrong there.
+WRONG_ON_HARDWARE = ("random program with memory 24",)
