@@ -96,13 +96,13 @@ def test_the_compiler_comes_with_labkit_where_there_is_one() -> None:
         for requirement in project()["dependencies"]
         if (match := re.fullmatch(r"(nvidia-[a-z0-9-]+)(\S+); (.+)", requirement))
     }
-    assert set(needed) == {"nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"}
+    assert set(needed) == {f"nvidia-cuda-{part}-cu12" for part in ("nvrtc", "runtime", "cccl")}
     for versions, marker in needed.values():
         assert versions == ">=12.4,<13"
         assert "sys_platform != 'darwin'" in marker and "x86_64 AMD64" in marker
     pins = constraints()
     assert pins["nvidia-cuda-nvrtc-cu12"] == pins["nvidia-cuda-nvcc-cu12"] == "12.8.93"
-    assert pins["nvidia-cuda-runtime-cu12"] == "12.8.90"
+    assert pins["nvidia-cuda-runtime-cu12"] == pins["nvidia-cuda-cccl-cu12"] == "12.8.90"
     assert "cuda-bindings" not in " ".join(project()["dependencies"])  # of version 13 beside a torch for CUDA 13
 
 

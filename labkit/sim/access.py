@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from labkit.sim.buffers import WRITTEN, Buffer, Store
+from labkit.sim.buffers import Buffer
 from labkit.sim.lanes import split_lanes
 from labkit.sim.locate import absolute_index, locate
 from labkit.sim.memory import BlockMemory
+from labkit.sim.shadows import check_written, mark_block_written, mark_written
 
 if TYPE_CHECKING:
     from labkit.sim.threads import Threads
@@ -28,7 +29,8 @@ def load(
 ) -> list[Array]:
     """``count`` arrays of unsigned integers of ``width`` bytes; see Threads.load."""
     run = threads.run
-    run.polled |= volatile
+    if volatile:
+        run.poll(address, site)
     place = locate(threads, space, address, offset, width * count, site)
     if place is None:
         return _load_in_parts(threads, space, address, offset, width, count, site, volatile)
@@ -61,6 +63,7 @@ def store(
             store(part, part_space, addresses, 0, width, count, site, volatile, chosen)
         return
     memory, relative = place
+    threads.run.memory.changes += 1
     watch(threads, memory, "store", relative, total, site, values, volatile)
     if isinstance(memory, BlockMemory):
         mark_block_written(threads, memory, relative, total)
@@ -113,52 +116,6 @@ def _rows(values: list[Array], shape: tuple[int, ...]) -> Array:
     for position, value in enumerate(values):
         rows[..., position] = last_along(value, shape)
     return rows
-
-
-# Shadows
-
-
-def _bad(memory: Store, index: Array, total: int) -> Array:
-    """Where not every one of ``total`` bytes at ``index`` was written."""
-    if total <= 8:
-        return memory.shadow_words(total).take(index >> total.bit_length() - 1) != WRITTEN[total]
-    halves = memory.shadow_words(8)
-    return (halves.take(index >> 3) != WRITTEN[8]) | (halves.take((index >> 3) + 1) != WRITTEN[8])
-
-
-def mark_written(memory: Store, index: Array, total: int) -> None:
-    """Note that ``total`` bytes at each byte offset were written."""
-    if total <= 8:
-        memory.shadow_words(total)[index >> total.bit_length() - 1] = WRITTEN[total]
-    else:
-        memory.shadow_words(8)[index >> 3] = WRITTEN[8]
-        memory.shadow_words(8)[(index >> 3) + 1] = WRITTEN[8]
-
-
-def mark_block_written(threads: Threads, memory: BlockMemory, relative: Array, total: int) -> None:
-    """The same for shared or local memory, at offsets in a block's or thread's own row."""
-    if memory.shadow is None:
-        return
-    memory.dirty = True
-    alike = threads.whole and memory is threads.run.shared and relative.shape[0] == 1
-    if memory.shadow_rows == 1 and not alike:
-        memory.split_shadow()
-    if memory.shadow_rows > 1:
-        relative = absolute_index(threads, memory, relative)
-    mark_written(memory, relative, total)
-
-
-def check_written(threads: Threads, memory: Any, relative: Array, total: int, site: int) -> None:
-    """Report the threads that read something which was never written."""
-    if isinstance(memory, BlockMemory):
-        index = relative if memory.shadow_rows == 1 else absolute_index(threads, memory, relative)
-        name, address = f"{memory.name} memory", relative
-    else:
-        index, name, address = relative, memory.name, relative + memory.start
-    bad = _bad(memory, index, total)
-    if bad.any():
-        text = f"reads {total} bytes of {name} that nothing has written"
-        threads.run.report_lanes("uninitialized", site, text, threads, bad, address)
 
 
 # Observers

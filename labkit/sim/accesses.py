@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from labkit.sim.coalescing import LANES, Array, Integers
 from labkit.sim.findings import Findings
 
+SHARED_STRIDE = 1 << 24  # more bytes than a block has of shared memory
 Flags = npt.NDArray[np.bool_]
 
 
@@ -90,6 +92,14 @@ class Access:
     def addresses(self, one_block: bool = False) -> Integers:
         """Addresses of threads(one_block)."""
         return self._flatten(self.address, one_block).astype(np.int64, copy=False)
+
+    @cached_property
+    def places(self) -> Integers:
+        """A number for the address of each thread; those in shared memory differ by block and are negative."""
+        if self.shared:
+            block = self.team.first_block + self.threads() // self.team.block_threads
+            return -1 - (block * SHARED_STRIDE + self.addresses())
+        return self.addresses()
 
     def _flatten(self, register: Array, one_block: bool) -> Array:
         if self.flat is not None:

@@ -7,11 +7,27 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import KernelArgumentError
-from labkit.sim.buffers import Out, is_array
+from labkit.sim.buffers import WORD, Out, is_array
 from labkit.sim.memory import Memory
 from labkit.sim.program import Kernel, Variable
 
 FLOATS: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+
+
+class Parameters:
+    """A kernel's parameter block as ld.param reads it."""
+
+    def __init__(self, block: bytes) -> None:
+        self._bytes = np.frombuffer(block, np.uint8)
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def read(self, offset: int, width: int) -> Any:
+        """``width`` bytes as an unsigned integer, in an array of shape (1, 1)."""
+        value = self._known.get((offset, width))
+        if value is None:
+            raw = self._bytes[offset : offset + width].copy()
+            value = self._known[offset, width] = raw.view(WORD[width]).reshape(1, 1)
+        return value
 
 
 def pack(kernel: Kernel, arguments: list[Any], memory: Memory, device: int, checks: bool) -> bytes:

@@ -19,6 +19,7 @@ from labkit.sim.buffers import Buffer
 from labkit.sim.lanes import split_lanes
 from labkit.sim.locate import absolute_index, locate
 from labkit.sim.memory import BlockMemory
+from labkit.sim.shadows import check_written, mark_block_written, mark_written
 
 if TYPE_CHECKING:
     from labkit.sim.threads import Threads
@@ -53,7 +54,8 @@ def atomic(
 ) -> Array | None:
     """One atomic operation per thread; see Threads.atomic. Operands and old values are raw unsigned arrays."""
     run = threads.run
-    run.polled |= wanted
+    if wanted:
+        run.poll(address, site)
     size = SIZES.get(type, 4)
     if semantics in ("release", "acq_rel"):
         threads.fence(scope, site)
@@ -65,7 +67,8 @@ def atomic(
     index, values = _indexes(threads, memory, relative, size, site), [threads.spread(_raw(x, size)) for x in operands]
     if type == "f32" and op == "add" and isinstance(memory, Buffer):
         type = "flushed f32"
-    old = apply(memory.words(size), index, op, type, values, wanted)
+    old, changed = apply(memory.words(size), index, op, type, values, wanted)
+    run.memory.changes += changed
     if semantics in ("acquire", "acq_rel"):
         threads.fence(scope, site)
     return None if old is None else old.reshape(threads.shape)
@@ -79,12 +82,12 @@ def _raw(operand: Array, size: int) -> Array:
 def _indexes(threads: Threads, memory: Any, relative: Array, size: int, site: int) -> Array:
     """Word numbers, one per thread; reports words that hold nothing yet, and notes that they do now."""
     if isinstance(memory, BlockMemory):
-        access.check_written(threads, memory, relative, size, site)
-        access.mark_block_written(threads, memory, relative, size)
+        check_written(threads, memory, relative, size, site)
+        mark_block_written(threads, memory, relative, size)
         relative = absolute_index(threads, memory, relative)
     elif isinstance(memory, Buffer) and memory.shadow is not None:
-        access.check_written(threads, memory, relative, size, site)
-        access.mark_written(memory, relative, size)
+        check_written(threads, memory, relative, size, site)
+        mark_written(memory, relative, size)
     return threads.spread(relative >> size.bit_length() - 1)
 
 
@@ -109,21 +112,28 @@ def _in_parts(
     return result.reshape(threads.shape) if wanted else None
 
 
-def apply(words: Array, index: Array, op: str, type: str, operands: list[Array], wanted: bool) -> Array | None:
-    """Perform the operations on ``words`` (unsigned integers) at ``index``, in order; the old values if wanted."""
+def apply(
+    words: Array, index: Array, op: str, type: str, operands: list[Array], wanted: bool
+) -> tuple[Array | None, bool]:
+    """Perform the operations on ``words`` (unsigned integers) at ``index``, in order.
+
+    Returns: the old values if wanted, and whether anything may have changed.
+    """
     if type == "flushed f32" and not _may_flush(words[index], operands[0]):
         type = "f32"
     if not wanted and op in COMMUTING and type not in ("f16", "f16x2", "flushed f32"):
         view = VIEWS.get(type, words.dtype.type)
         COMMUTING[op].at(words.view(view), index, operands[0].view(view))
-        return None
-    old = np.empty(index.shape, words.dtype)
+        return None, True
+    old, changed = np.empty(index.shape, words.dtype), False
     for chosen in rounds(index):
         place = index[chosen]
         before = words[place]
         old[chosen] = before
-        words[place] = _after(op, type, before, [operand[chosen] for operand in operands])
-    return old if wanted else None
+        after = _after(op, type, before, [operand[chosen] for operand in operands])
+        words[place] = after
+        changed = changed or bool((after != before).any())
+    return (old if wanted else None), changed
 
 
 def _may_flush(*values: Array) -> bool:

@@ -111,7 +111,7 @@ class Patterns:
     LIMIT = 20_000
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, bytes], tuple[int, int]] = {}
+        self._known: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def cost(
         self, rows: Integers, nbytes: int, granule: int, price: Callable[[Integers, int], tuple[int, int]]
@@ -120,7 +120,7 @@ class Patterns:
         pattern, weight = relative(rows, granule), 1
         if len(pattern) > 1 and (pattern[1:] == pattern[0]).all():
             pattern, weight = pattern[:1], len(pattern)
-        key = (granule, nbytes, pattern.tobytes())
+        key = (granule, nbytes, pattern.shape, pattern.tobytes())
         cost = self._known.get(key)
         if cost is None:
             cost = price(pattern, nbytes)

@@ -6,7 +6,7 @@ what they noted for each PTX instruction. Counts are exact properties of the pro
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from labkit.sim.counts import SharedTraffic, SiteCounts, Traffic
 from labkit.sim.program import Block, Kernel, Site
 from labkit.sim.touched import Touched
 
+PATTERNS = Patterns()  # of all launches: what a pattern costs depends on nothing else
 SHARED_COSTS = 4096  # requests to shared memory whose cost is remembered by their addresses
 
 
@@ -29,9 +30,8 @@ class Counters:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self._sites = [SiteCounts() for _ in kernel.sites]
+        self._sites: dict[int, SiteCounts] = defaultdict(SiteCounts)  # what the hooks have noted, by site
         self._runs = [[0, 0] for _ in kernel.blocks]  # threads and warps that executed each basic block
-        self._patterns = Patterns()
         self._shared_costs: dict[tuple[Any, ...], tuple[int, int, int]] = {}
         self._read, self._written = Touched(), Touched()
         self.block_barriers = 0  # barriers times thread blocks
@@ -70,7 +70,7 @@ class Counters:
             self._read.add(address)
         if kind != "load":
             self._written.add(address)
-        sectors, useful = self._patterns.cost(rows, nbytes, SECTOR, sectors_of)
+        sectors, useful = PATTERNS.cost(rows, nbytes, SECTOR, sectors_of)
         traffic.requests += weight * len(rows)
         traffic.sectors += weight * sectors
         traffic.useful_bytes += weight * useful
@@ -93,7 +93,7 @@ class Counters:
         cost = self._shared_costs.get(key)
         if cost is None:
             rows, weight = warp_rows(threads, address)
-            cycles, ideal = self._patterns.cost(rows, nbytes, LINE, bank_cycles)
+            cycles, ideal = PATTERNS.cost(rows, nbytes, LINE, bank_cycles)
             cost = weight * len(rows), weight * cycles, weight * ideal
             if len(self._shared_costs) < SHARED_COSTS and address.size <= SHARED_COSTS:
                 self._shared_costs[key] = cost
@@ -120,9 +120,10 @@ class Counters:
             for instruction in block.instructions:
                 executed[instruction.site.index] += thread_runs
                 warps[instruction.site.index] += warp_runs
-        for site, noted in zip(self.kernel.sites, self._sites, strict=True):
+        for site in self.kernel.sites:
             counts = SiteCounts(executed[site.index], warps[site.index])
-            counts.add(noted)
+            if site.index in self._sites:
+                counts.add(self._sites[site.index])
             result.append((site, counts))
         return result
 

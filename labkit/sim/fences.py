@@ -172,7 +172,7 @@ class _Walk:
         access, first = question.earlier, question.earlier.team.first_thread
         if access.kind == "atomic":
             threads = access.threads() + first
-            after = (threads > question.earlier_thread) & (place(access) == question.earlier_address)
+            after = (threads > question.earlier_thread) & (access.places == question.earlier_address)
             self.seen[threads[after]] = FENCED_SYSTEM
 
     def arrived(self) -> bool:
@@ -213,7 +213,7 @@ class _Walk:
         interesting = mine[threads] > KNOWN if event.writes else np.zeros(len(threads), bool)
         if not self.flags and not interesting.any():
             return
-        places = place(event)
+        places = event.places
         if event.kind != "store":  # an atomic also reads what threads before it have written in the same instruction
             known = np.array([*self.flags, *places[interesting]])
             interesting |= np.isin(places, known)
@@ -232,15 +232,3 @@ class _Walk:
         if team is not self.home:
             return FENCED_SYSTEM if team.device != self.home.device else FENCED_DEVICE
         return FENCED_BLOCK if thread // team.block_threads == self.home_block else FENCED_DEVICE
-
-
-SHARED_STRIDE = 1 << 24  # more than a block's shared memory
-
-
-def place(access: Access) -> Integers:
-    """A number for each address that an access touches; those in shared memory differ by block and are negative."""
-    if access.shared:
-        team, threads = access.team, access.threads()
-        block = team.first_block + threads // team.block_threads
-        return -1 - (block * SHARED_STRIDE + access.addresses())
-    return access.addresses()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ KINDS = {
 }
 """Kind -> what it means. Checks may add kinds; these are the ones that labkit itself reports."""
 
+HEADERS = {".cuh", ".h", ".hpp", ".hxx", ".inl"}
 NO_SITE = Site(index=-1, ptx_line=0, file="", line=0, text="", kind="")
 
 
@@ -34,6 +36,7 @@ class Other:
     """The other access of a race: its CUDA line, block and thread (flat numbers)."""
 
     line: int
+    place: str  # the line in words, with the header it stands in
     block: int
     thread: int
     text: str  # the PTX instruction
@@ -116,7 +119,7 @@ class Findings:
             return
         other = None
         if there is not None:
-            other = Other(there.line, _or_zero(other_block), _or_zero(other_thread), there.text)
+            other = Other(there.line, place(there), _or_zero(other_block), _or_zero(other_thread), there.text)
         sentence = self._sentence(text, here, block, thread, other)
         found = Finding(kind, here.file, here.line, sentence, times, here, block, thread, _first(address), other)
         self._by_fault[fault] = found
@@ -140,8 +143,7 @@ class Findings:
         sentence = f"{', '.join(where)} {text}" if where else text
         if other is None:
             return sentence
-        line = f"line {other.line}" if other.line else other.text
-        return f"{sentence} (the other: {line}, thread {other.thread} of block {other.block})"
+        return f"{sentence} (the other: {other.place}, thread {other.thread} of block {other.block})"
 
     def name_thread(self, thread: int) -> str:
         """A thread's number in its block; with its coordinates where the block has several dimensions."""
@@ -153,8 +155,11 @@ class Findings:
 
 
 def place(site: Site) -> str:
-    """How findings name an instruction: its CUDA line where that is known, else its line of PTX."""
-    return f"line {site.line}" if site.line else f"PTX line {site.ptx_line}"
+    """How findings name an instruction: its CUDA line, and the header it stands in; without lines, that of the PTX."""
+    if not site.line:
+        return f"PTX line {site.ptx_line}"
+    file = PurePath(site.file)
+    return f"line {site.line} of {file.name}" if file.suffix in HEADERS else f"line {site.line}"
 
 
 def _line(site: Site) -> tuple[str, int, str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from labkit.sim.arguments import pack
+from labkit.sim.arguments import Parameters, pack
 from labkit.sim.barriers import Barriers, combine
-from labkit.sim.buffers import WORD, Buffer, Out, extent
+from labkit.sim.buffers import Buffer, Out, extent
 from labkit.sim.geometry import geometry_of
 from labkit.sim.groups import Group, RegisterFile, live_registers, split
 from labkit.sim.locate import Spans
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 TURN = 256  # steps before another launch has its turn
+VAIN_ROUNDS = 20_000  # of a loop that waits for a value while nothing changes, before it counts as endless
 
 
 class StopLaunch(Exception):
@@ -54,6 +55,9 @@ class Run(Observed):
         self.clock = 0  # instructions run, each for many threads
         self.polled = False  # since the last branch back, somebody has looked for news
         self.spun = False  # all threads have gone round a loop looking for news
+        self._polls: dict[int, tuple[int, int]] = {}  # by site: the range of addresses that it last looked at
+        self._vain_rounds = 0  # of loops that looked for news since anything last changed
+        self._changes_seen = 0
         self.done = False
         self.finished = True
         self.output: list[str] = []
@@ -63,9 +67,7 @@ class Run(Observed):
 
     def _prepare_memory(self, launch: Launch, device: Device) -> None:
         kernel, checks = launch.kernel, self.options.checks
-        parameters = pack(kernel, list(launch.arguments), self.memory, device.number, checks)
-        self._parameters = np.frombuffer(parameters.ljust(-(-len(parameters) // 8) * 8, b"\0"), np.uint8)
-        self._parameter_cache: dict[tuple[int, int], Array] = {}
+        self.parameters = Parameters(pack(kernel, list(launch.arguments), self.memory, device.number, checks))
         outputs = ((n, argument) for n, argument in enumerate(launch.arguments) if isinstance(argument, Out))
         self._outputs = {position: extent(argument.tensor) for position, argument in outputs}
         self.variables = device.variables(kernel.module)
@@ -98,15 +100,13 @@ class Run(Observed):
             self.kernel.live = live_registers(self.kernel)
         return self.kernel.live
 
-    # What threads ask for
-
-    def parameter(self, offset: int, width: int) -> Array:
-        """Bytes of the parameter block as an unsigned (1, 1) array."""
-        value = self._parameter_cache.get((offset, width))
-        if value is None:
-            raw = self._parameters[offset : offset + width].copy()
-            value = self._parameter_cache[offset, width] = raw.view(WORD[width]).reshape(1, 1)
-        return value
+    def poll(self, address: Array, site: int) -> None:
+        """Somebody reads memory in a way that other threads may have changed it: volatile, or atomic."""
+        self.polled = True
+        span = self.spans.of(address)
+        if self._polls.get(site) != (span.low, span.high):
+            self._polls[site] = span.low, span.high
+            self._vain_rounds = 0  # a loop that looks somewhere else each time is at work
 
     def alive_lanes(self) -> Array:
         """Flat numbers of the threads that have not ended."""
@@ -151,7 +151,7 @@ class Run(Observed):
         except StopLaunch:
             self._end(finished=False)
         if self.steps >= self.options.max_steps and not self.done:
-            self._endless()
+            self._endless(f"is still running after {self.steps:,} steps; the loop here seems to have no end")
 
     def _step_together(self, block: Block) -> None:
         registers = self.registers
@@ -180,10 +180,10 @@ class Run(Observed):
         if position == EXIT:
             self._end()
             return
+        self.position = position
         if position <= block.index:
             self.spun |= self.polled
-            self.polled = False
-        self.position = position
+            self._came_round()
 
     def _part(self, block: Block, condition: Array) -> None:
         """Threads take different ways from here on."""
@@ -237,9 +237,9 @@ class Run(Observed):
         for part in parts:
             if part.position != EXIT and part.position <= block.index:
                 self.schedule.went_round(part, self.polled)
-        if any(part.position <= block.index for part in parts):
-            self.polled = False
         self._continue(group, parts)
+        if any(part.position <= block.index for part in parts):
+            self._came_round()
 
     def _continue(self, group: Group, parts: list[Group]) -> None:
         for part in parts:
@@ -262,9 +262,6 @@ class Run(Observed):
         """Lanes that wait for others go on without them; threads that wait at barriers are stuck for good."""
         group = self.schedule.force()
         if group is not None:
-            block = self.kernel.blocks[group.position]
-            site = block.sync.site.index if block.sync is not None else block.instructions[0].site.index
-            self.report_flat("missing-lanes", site, "waits for lanes of its mask that never come", group.lanes)
             return group
         for barrier, lanes in self.barriers.waiting():
             text = "waits at a barrier that the other threads never reach"
@@ -288,10 +285,20 @@ class Run(Observed):
         self.report_flat(kind, site, text, threads.flat.reshape(-1))
         raise StopLaunch
 
-    def _endless(self) -> None:
+    def _came_round(self) -> None:
+        """Threads have taken a branch back. If they wait for news and nothing changes any more, nothing ever will."""
+        if not self.polled:
+            return
+        self.polled = False
+        if self.memory.changes != self._changes_seen:
+            self._changes_seen, self._vain_rounds = self.memory.changes, 0
+        self._vain_rounds += 1
+        if self._vain_rounds > VAIN_ROUNDS and not self.done:
+            self._endless("waits in this loop for a value that nobody writes any more")
+
+    def _endless(self, text: str) -> None:
         positions = list(self.schedule.groups) if self.position is None else [self.position]
         site = self.kernel.blocks[min(positions, default=0)].instructions[0].site.index
-        text = f"is still running after {self.steps:,} steps; the loop here seems to have no end"
         self._end(finished=False)
         self.report_flat("endless", site, text, self.alive_lanes())
 

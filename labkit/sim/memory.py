@@ -44,6 +44,7 @@ class Memory:
         self.buffers: list[Buffer] = []  # by address, without overlaps
         self._bases: list[int] = []
         self._tags: dict[int, int] = {}  # by where the allocation begins
+        self.changes = 0  # grows whenever a kernel writes: as long as it stands still, waiting for a flag is in vain
 
     def add(self, argument: Any, name: str, device: int = 0) -> int:
         """Make a tensor, an array, or an Out of one accessible; returns a pointer to its first element."""

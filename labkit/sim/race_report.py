@@ -9,9 +9,10 @@ import numpy as np
 
 from labkit.sim.accesses import Access, Flags, Rows
 from labkit.sim.coalescing import LANES
-from labkit.sim.fences import Question, Record, ordered, place
+from labkit.sim.fences import Question, Record, ordered
 
-SAMPLES = 24  # of the pairs of two instructions that are followed exactly; a fault mostly shows in all of them
+# How many pairs of two instructions are followed exactly, of how many of their executions; a fault shows in most.
+PAIRS, EXECUTIONS = 8, 24
 MISSING_FENCE = "missing-fence"
 MISSING_READER_FENCE = "missing-fence of the reader"
 VERBS = {"load": "loads", "store": "stores", "atomic": "updates atomically"}
@@ -32,7 +33,7 @@ def report_pairs(
     """
     followed = record.hands_on() or only_fences
     for together in _by_sites(accesses, pairs):
-        chosen = np.unique(np.linspace(0, len(together) - 1, SAMPLES if followed else len(together)).astype(int))
+        chosen = np.unique(np.linspace(0, len(together) - 1, EXECUTIONS if followed else len(together)).astype(int))
         for first, second in (together[each] for each in chosen):
             earlier, later = accesses[int(first.entry[0])], accesses[int(second.entry[0])]
             racing = _matters(earlier, later, first, second, granule)
@@ -59,7 +60,7 @@ def _first_fault(
         return None
     if record is None:
         return "shared-race" if earlier.shared else "global-race", 0
-    for each in np.unique(np.linspace(0, len(first) - 1, SAMPLES).astype(int)):
+    for each in np.unique(np.linspace(0, len(first) - 1, PAIRS).astype(int)):
         verdict = _verdict(earlier, later, first, second, int(each), record)
         if verdict:
             return verdict, int(each)
@@ -88,7 +89,7 @@ def _matters(earlier: Access, later: Access, first: Rows, second: Rows, granule:
 
 def _verdict(earlier: Access, later: Access, first: Rows, second: Rows, index: int, record: Record) -> str:
     """The kind of fault of one pair; "" where barriers, fences and flags order it."""
-    address = int(place(earlier)[first.lane[index]])
+    address = int(earlier.places[first.lane[index]])
     question = Question(earlier, int(first.thread[index]), address, later, int(second.thread[index]))
     if earlier.shared:
         return "" if ordered(question, record, reader_fences=False) else "shared-race"

@@ -16,7 +16,7 @@ import numpy as np
 from labkit.sim.accesses import Access, Integers, Rows, Team
 from labkit.sim.coalescing import LANES, Array, Selection
 from labkit.sim.conflicts import racing_pairs
-from labkit.sim.fences import SCOPES, SHARED_STRIDE, Barrier, BlockBarrier, Fence, WarpBarrier
+from labkit.sim.fences import SCOPES, Barrier, BlockBarrier, Fence, WarpBarrier
 from labkit.sim.findings import Findings
 from labkit.sim.global_races import RaceGroup
 from labkit.sim.race_report import granule_shift, report_pairs
@@ -184,8 +184,7 @@ class Races:
     def _racing_pairs(self, shift: int) -> Pairs | None:
         log = self._log
         one_block = self._same_in_all_blocks and all(a.flat is None and a.address.shape[0] == 1 for a in log)
-        stride = 1 + max(int(a.address.max()) + a.nbytes for a in log)
-        stride = -(-stride // SHARED_ALIGNMENT) * SHARED_ALIGNMENT >> shift
+        stride = max(int(a.address.max()) + a.nbytes for a in log) >> shift  # words of a block
 
         def words(access: Access) -> Integers:
             word = (access.addresses(one_block)[:, None] >> shift) + np.arange(max(1, access.nbytes >> shift))
@@ -194,10 +193,6 @@ class Races:
             return word
 
         return racing_pairs(log, words, stride * (1 if one_block else self.team.blocks), one_block)
-
-
-SHARED_ALIGNMENT = 16
-assert SHARED_STRIDE % SHARED_ALIGNMENT == 0
 
 
 def _content(log: list[Access]) -> bytes:

@@ -68,10 +68,17 @@ class Schedule:
                 return group
 
     def force(self) -> Group | None:
-        """Takes out the earliest group that waits for lanes, to run without them."""
+        """Takes out the earliest group that waits for lanes, to run without them; reports which ones."""
         if not self.groups:
             return None
-        return self.groups.pop(min(self.groups))
+        group = self.groups.pop(min(self.groups))
+        sync = self.run.kernel.blocks[group.position].sync
+        if sync is not None:
+            present = int(self._bits(group.lanes)[group.lanes[0] // 32])
+            missing = int(_mask_of(group, sync).flat[0]) & ~present
+            text = f"waits for {name_lanes(missing)} of its mask, which never come"
+            self.run.report_flat("missing-lanes", sync.site.index, text, group.lanes)
+        return group
 
     def went_round(self, group: Group, polled: bool) -> None:
         """A group has taken a branch back."""
@@ -94,10 +101,9 @@ class Schedule:
 
     def _bring_together(self, group: Group, sync: WarpSync) -> bool:
         """True if the group can run; lanes whose partners are missing are put back, to wait."""
-        mask = group.read(sync.mask) if isinstance(sync.mask, str) else np.full((1, 1), sync.mask, np.uint32)
         if group.threads.complete_warps:
             return True
-        ready = self._have_partners(group, group.threads.spread(mask).astype(np.uint32), sync)
+        ready = self._have_partners(group, group.threads.spread(_mask_of(group, sync)), sync)
         if ready.all():
             return True
         staying = group
@@ -145,3 +151,17 @@ class Schedule:
         flags = np.zeros(self._released.size, bool)
         flags[lanes] = True
         return np.packbits(flags, bitorder="little").view(np.uint32).copy()
+
+
+def _mask_of(group: Group, sync: WarpSync) -> Array:
+    mask = group.read(sync.mask) if isinstance(sync.mask, str) else np.full((1, 1), sync.mask)
+    return mask.astype(np.uint32)
+
+
+def name_lanes(bits: int) -> str:
+    """The lanes of a mask in words: "lane 3", "lanes 0-3, 7"."""
+    lanes = [lane for lane in range(32) if bits >> lane & 1]
+    starts = [lane for lane in lanes if lane - 1 not in lanes]
+    ends = [lane for lane in lanes if lane + 1 not in lanes]
+    ranges = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
+    return f"lane{'s' if len(lanes) > 1 else ''} {', '.join(ranges)}"

@@ -103,7 +103,7 @@ class Threads:
 
     def parameter(self, offset: int, width: int) -> Array:
         """``width`` bytes of the parameter block as an unsigned integer."""
-        return self.run.parameter(offset, width)
+        return self.run.parameters.read(offset, width)
 
     def variable_address(self, name: str) -> Array:
         """The address of a global or constant variable of the module."""
@@ -222,7 +222,7 @@ class Threads:
 
     def nanosleep(self, site: int) -> None:
         """Lets other threads go first."""
-        self.run.polled = True
+        self.run.polled = True  # whoever sleeps waits for something
 
     def trap(self, site: int) -> None:
         """Ends the launch with a finding."""

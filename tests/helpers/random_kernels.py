@@ -44,7 +44,8 @@ class _Writer:
 
     def condition(self) -> str:
         variable, bits = self.rng.choice([*VARIABLES, "i"]), self.rng.choice([1, 1, 3, 7])
-        return f"(({variable} >> {self.rng.randrange(8)}) & {bits}) {self.rng.choice(['==', '!='])} {self.rng.randrange(bits + 1)}"
+        relation, wanted = self.rng.choice(["==", "!="]), self.rng.randrange(bits + 1)
+        return f"(({variable} >> {self.rng.randrange(8)}) & {bits}) {relation} {wanted}"
 
     def assignment(self, depth: int) -> None:
         target = self.rng.choice(VARIABLES)
@@ -87,7 +88,8 @@ class _Writer:
         target, source = self.rng.choice(VARIABLES), self.rng.choice(VARIABLES)
         kind = self.rng.choice(["exchange", "ballot", "shuffle", "count"])
         cuda = {
-            "exchange": f"s[threadIdx.x] = {source}; __syncthreads(); {target} ^= s[blockDim.x - 1 - threadIdx.x]; __syncthreads();",
+            "exchange": f"s[threadIdx.x] = {source}; __syncthreads(); "
+            f"{target} ^= s[blockDim.x - 1 - threadIdx.x]; __syncthreads();",
             "ballot": f"{target} += __ballot_sync(~0u, {source} & 4);",
             "shuffle": f"{target} += __shfl_xor_sync(~0u, {source}, 1);",
             "count": f"{target} += __syncthreads_count({source} & 2);",

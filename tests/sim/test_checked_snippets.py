@@ -127,7 +127,7 @@ class Zeros:
 
 @dataclass(frozen=True)
 class Snippet:
-    """kinds: what must be found; nothing for a kernel that is right."""
+    """kinds: what must be found, among what else a fault leads to; nothing for a kernel that is right."""
 
     source: str
     args: tuple[Any, ...]  # an int: so many random integers 0 ... 4; Zeros; a tuple holds a number for a parameter
@@ -195,4 +195,5 @@ SNIPPETS = {
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_what_is_found(name: str, shuffled: bool, seed: int) -> None:
     result = SNIPPETS[name].run(seed, seed if shuffled else None)
-    assert {found.kind for found in result.findings} == SNIPPETS[name].kinds, result
+    found, wanted = {found.kind for found in result.findings}, SNIPPETS[name].kinds
+    assert (wanted <= found) if wanted else not found, result

@@ -131,6 +131,18 @@ def test_a_branch_divides_a_warp_only_if_its_lanes_disagree() -> None:
     assert (total.branches, total.divergent_branches) == (18, 3)
 
 
+def test_one_address_a_block_is_not_taken_for_one_address_a_lane() -> None:
+    counters = Counters(kernel_of("load.global"))
+    lanes, blocks = np.arange(32, dtype=np.uint64)[None], np.arange(32, dtype=np.uint64)[:, None] * np.uint64(33)
+    for threads, address in ((Lanes(1, 32), lanes), (Lanes(32, 32), blocks)):
+        counters.global_access(threads, "load", address + np.uint64(BASE), 1, 0)
+    assert (counters.global_load.requests, counters.global_load.sectors, counters.global_load.useful_bytes) == (
+        33,
+        33,
+        64,
+    )
+
+
 def test_different_sectors_count_once_however_far_apart(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counters = Counters(kernel_of("load.global", "store.global"))

@@ -26,25 +26,30 @@ def kernel_text(a: str, b: str, d: str, c: str) -> str:
     inputs = [f'"r"({x}[lane*2+{n}])' for x in ("a", "b") for n in range(2)]
     inputs += [f'"{letter[c]}"(c[lane*{registers_c}+{n}])' for n in range(registers_c)]
     kinds = {"f32": "float", "f16": "unsigned"}
+    parameters = f"const unsigned* a, const unsigned* b, const {kinds[c]}* c, {kinds[d]}* d"
+    instruction = f"mma.sync.aligned.m8n8k4.{a}.{b}.{d}.f16.f16.{c}"
+    operands = ", ".join("{" + text + "}" for text in (d_list, a_list, b_list, c_list))
     return f"""
-extern "C" __global__ void mma_{a}_{b}_{d}_{c}(const unsigned* a, const unsigned* b, const {kinds[c]}* c, {kinds[d]}* d) {{
+extern "C" __global__ void mma_{a}_{b}_{d}_{c}({parameters}) {{
     int lane = blockIdx.x * blockDim.x + threadIdx.x;
     {kinds[d]} D[{registers_d}];
-    asm volatile("mma.sync.aligned.m8n8k4.{a}.{b}.{d}.f16.f16.{c} {{{d_list}}}, {{{a_list}}}, {{{b_list}}}, {{{c_list}}};"
-        : {outputs} : {", ".join(inputs)});
+    asm volatile("{instruction} {operands};" : {outputs} : {", ".join(inputs)});
     for (int n = 0; n < {registers_d}; n++) d[lane * {registers_d} + n] = D[n];
 }}"""
 
 
-SOURCE = "\n".join(kernel_text(*layout, *types) for layout in LAYOUTS for types in TYPES) + """
+HALF_A_WARP = r"""
 extern "C" __global__ void half_a_warp(const unsigned* a, float* d) {
     if (threadIdx.x < 16) {
         float D[8];
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9}, {%8,%9}, {%10,%10,%10,%10,%10,%10,%10,%10};"
-            : "=f"(D[0]), "=f"(D[1]), "=f"(D[2]), "=f"(D[3]), "=f"(D[4]), "=f"(D[5]), "=f"(D[6]), "=f"(D[7]) : "r"(a[0]), "r"(a[1]), "f"(0.f));
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9}, {%8,%9}, "
+            "{%10,%10,%10,%10,%10,%10,%10,%10};"
+            : "=f"(D[0]), "=f"(D[1]), "=f"(D[2]), "=f"(D[3]), "=f"(D[4]), "=f"(D[5]), "=f"(D[6]), "=f"(D[7])
+            : "r"(a[0]), "r"(a[1]), "f"(0.f));
         d[threadIdx.x] = D[0];
     }
 }"""
+SOURCE = "\n".join(kernel_text(*layout, *types) for layout in LAYOUTS for types in TYPES) + HALF_A_WARP
 
 
 def place_of(lane: int) -> tuple[int, int, int]:
@@ -100,30 +105,56 @@ def test_lanes_that_stay_away_are_reported() -> None:
     assert "missing-lanes" in [finding.kind for finding in done.findings] and not d.any()
 
 
-# How a V100 adds. Each case follows one finding of the paper: p0..p3, c, and what the tensor core returns.
-TINY = 2.0**-24
-CASES = {
-    "no guard bits": ([TINY] * 4, 1.0, 1.0),
-    "the same, negative": ([-TINY] * 4, -1.0, -1.0),
-    "whatever the order": ([1.0, TINY, TINY, TINY], TINY, 1.0),
-    "small terms alone are kept": ([TINY] * 4, 0.0, 4 * TINY),
-    "toward zero, positive": ([1.0, 3 * TINY, 0, 0], 0.0, 1 + 2.0**-23),
-    "toward zero, negative": ([-1.0, -3 * TINY, 0, 0], 0.0, -1 - 2.0**-23),
-    "no normalisation to the right": ([TINY] * 4, 1 - TINY, 1 + 2.0**-23),
-    "no normalisation to the left": ([1.0, 0, 0, 0], -(1 - TINY), 2.0**-23),
-    "carries are kept": ([2.0**31 - 2.0**20] * 4, 2.0**31, 5 * 2.0**31 - 4 * 2.0**20),
-    "subnormal accumulator": ([0.0] * 4, 2.0**-149, 2.0**-149),
-    "subnormal halves": ([2.0**-48] * 4, 0.0, 2.0**-46),
-    "infinite": ([np.inf, 1, 1, 1], 1.0, np.inf),
+# How a V100 adds: the experiments of Fasi, Higham, Mikaitis and Pranesh (PeerJ Computer Science 7, e330), each as the
+# halves a and b of one dot product, c, and what their V100 gave. Modes: "f32" and "f16" accumulators.
+BELOW_ONE, TINY, ULP = 1 - 2.0**-11, 2.0**-24, 2.0**-23  # a half, the smallest half, the gap above 1.0 as a float
+EXPERIMENTS = {
+    "subnormal halves": ("f32 f16", [TINY], [4], 0.0, 2.0**-22),
+    "subnormal floats": ("f32", [0], [0], 2.0**-149, 2.0**-149),
+    "subnormal results": ("f32 f16", [2.0**-14], [0.5], 0.0, 2.0**-15),
+    "subnormal differences": ("f32 f16", [2.0**-14], [1], -(2.0**-15), 2.0**-15),
+    "exact products": ("f32", [BELOW_ONE], [BELOW_ONE], 0.0, 1 - 2.0**-10 + 2.0**-22),
+    "exact sums of products": ("f32", [BELOW_ONE] * 4, [BELOW_ONE] * 4, 0.0, 4 * (1 - 2.0**-10 + 2.0**-22)),
+    "exact products of halves": ("f16", [BELOW_ONE] * 2, [BELOW_ONE, 2.0**-11], 0.0, 1 - 2.0**-10 + 2.0**-11),
+    "single precision": ("f32", [1] * 4, [TINY] * 4, 1.0, 1.0),
+    **{
+        f"the largest term first, at {place}": ("f32", [1] * 4, [TINY] * place + [1] + [TINY] * (3 - place), TINY, 1.0)
+        for place in range(4)
+    },
+    "positive toward zero": ("f32", [1, 1], [2, ULP + TINY], 0.0, 2.0),
+    "negative toward zero": ("f32", [1, 1], [-2, -ULP - TINY], 0.0, -2.0),
+    "halves to nearest": ("f16", [TINY, TINY], [0.5, 0.25], 0.0, TINY),
+    "no guard bits": ("f32", [1], [1], -(1 - TINY), ULP),
+    "no normalisation in additions": ("f32", [1] * 4, [TINY] * 4, 1 - TINY, 1 + ULP),
+    "no normalisation in subtractions": ("f32", [1, 1], [1, -TINY], -1 + TINY, ULP),
+    **{
+        f"two carries, {place}": ("f32", [1] * 4, [1] * place + [ULP] + [1] * (3 - place), 1 + 3 * ULP, 4 + 2.0**-21)
+        for place in range(4)
+    },
+    "a third carry": ("f32", [1] * 4, [1, 1.5, 1.75, 1.875], 1.875, 8.0),
+    "positive carries cut off": ("f32", [1] * 4, [1] * 4, 1 + 3 * ULP, 5.0),
+    "negative carries cut off": ("f32", [1] * 4, [-1] * 4, -1 - 3 * ULP, -5.0),
 }
+MODES = [(name, mode) for name, experiment in EXPERIMENTS.items() for mode in experiment[0].split()]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_published_behaviour(name: str) -> None:
-    products, c, expected = CASES[name]
-    terms = [np.full((2, 3), value, np.float32) for value in products]
-    result = add_five(terms, np.full((2, 3), c, np.float32))
-    assert result.dtype == np.float32 and (result == np.float32(expected)).all()
+@pytest.mark.parametrize(("name", "mode"), MODES)
+def test_published_experiments(name: str, mode: str) -> None:
+    _, a, b, c, expected = EXPERIMENTS[name]
+    halves = np.zeros((2, 32, 4), np.float16)  # lane 0 has row 0 of A and column 0 of B
+    halves[0, 0, : len(a)], halves[1, 0, : len(b)] = a, b
+    c_array = np.zeros((32, 8), np.float32 if mode == "f32" else np.float16)
+    c_array[0, 0] = c
+    args = [halves[0].view(np.uint32), halves[1].view(np.uint32), c_array, np.zeros_like(c_array)]
+    args = [x.view(np.uint32) if x.dtype == np.float16 else x for x in args]
+    assert run(SOURCE, name=f"mma_row_col_{mode}_{mode}", block=32, args=args, truncating_mma=True).ok
+    result = args[3].view(c_array.dtype)
+    assert result[0, 0] == expected and np.count_nonzero(result) <= 1
+
+
+def test_infinities() -> None:
+    terms = [np.full(2, value, np.float32) for value in (np.inf, 1, 1, 1)]
+    assert np.isposinf(add_five(terms, np.ones(2, np.float32))).all()
 
 
 def test_not_monotonic() -> None:
