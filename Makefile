@@ -25,7 +25,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 .PHONY: help demo lab serve doctor build kernel-page test test-slow test-gpu format clean
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 demo: $(VENV)/.core-$(KEY)  ## install, fetch a small pretrained model, and let it answer
 	$(BIN)/labkit demo

@@ -90,6 +90,13 @@ class KernelBuildError(LabkitError, RuntimeError):
         self.options = options
         self.log = log
 
+    @property
+    def place(self) -> str:
+        """The first error of the log with the two lines below it: the source, and a caret. "" without a log."""
+        lines = self.log.splitlines()
+        first = next((number for number, line in enumerate(lines) if "error" in line), 0)
+        return "\n".join(lines[first : first + 3])
+
 
 class KernelLaunchError(LabkitError, RuntimeError):
     """A kernel cannot be launched, or failed while it ran."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,14 @@ def test_the_tree_names_no_registry_host() -> None:
     names = ("Makefile", "constraints.txt", "environment.yml", ".binder/environment.yml", "pyproject.toml", ".ci/run")
     for name in names:
         assert not re.search(r"https?://", (ROOT / name).read_text(encoding="utf-8")), name
+
+
+def test_an_editable_install_is_found_from_the_folder_above_it(tmp_path: Path) -> None:
+    """A checkout called labkit is no package itself: Python started above it must still find the one inside."""
+    code = "import build_backend as b, sys; print(b.build_editable(sys.argv[1]))"
+    settings = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT / "tools")}, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
+        [path] = [name for name in wheel.namelist() if name.endswith(".pth")]
+        assert wheel.read(path).decode().strip() == str(ROOT)

@@ -24,6 +24,7 @@ __device__ __forceinline__ float warp_max(float value) {
 // call would need another barrier, before a fast warp overwrites what a slow one still reads.
 template <int BLOCK_SIZE>  // not THREADS: that is a macro
 __device__ __forceinline__ float block_sum(float value) {
+  static_assert(BLOCK_SIZE % WARP == 0 && BLOCK_SIZE <= WARP * WARP, "THREADS is a multiple of 32, at most 1024");
   constexpr int WARPS = BLOCK_SIZE / WARP;
   const int lane = threadIdx.x % WARP;
   value = warp_sum(value);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from labkit.bench.fit_modules import COLS, KV_ROWS, WHOLE, Geometry, Module
+from labkit.bench.fit_modules import COLS, KV_ROWS, WHOLE, Module
 from labkit.bench.fit_report import FitRequest
 from labkit.bench.fit_weights import WeighedModel, Weight
 from labkit.model.config import LlamaConfig, Qwen35Config
@@ -60,19 +60,21 @@ def state_bytes_per_sequence(config: LlamaConfig | Qwen35Config, ranks: int) -> 
 
 def split_problems(model: WeighedModel, ranks: int) -> Iterator[str]:
     """Why the model cannot be divided over that many ranks; nothing if it can."""
-    for name, size in _divided_sizes(model.geometry):
-        if size % ranks and not (name == "num_key_value_heads" and ranks % size == 0):
-            yield f"{name} = {size} cannot be divided over {ranks} ranks."
+    yield from size_problems(model.geometry.config, ranks)
+    experts = model.geometry.experts
+    if experts is not None and experts.shared_intermediate % ranks:
+        yield f"shared_expert_intermediate_size = {experts.shared_intermediate} cannot be divided over {ranks} ranks."
     for weight in model.weights:
         if weight.module.split == COLS and (weight.module.shape[-1] // ranks) % weight.group_size:
             yield f"{weight.module.name} has INT4 groups of {weight.group_size} that {ranks} ranks would cut."
 
 
-def _divided_sizes(geometry: Geometry) -> Iterator[tuple[str, int]]:
-    config = geometry.config
+def size_problems(config: LlamaConfig | Qwen35Config, ranks: int) -> Iterator[str]:
+    """Heads and rows that cannot be divided over that many ranks; a KV head may be shared by a whole number of them."""
     names = ["vocab_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"]
     if isinstance(config, Qwen35Config) and config.num_linear_layers:
         names += ["linear_num_key_heads", "linear_num_value_heads"]
-    yield from ((name, getattr(config, name)) for name in names)
-    if geometry.experts is not None:
-        yield "shared_expert_intermediate_size", geometry.experts.shared_intermediate
+    for name in names:
+        size = getattr(config, name)
+        if size % ranks and not (name == "num_key_value_heads" and ranks % size == 0):
+            yield f"{name} = {size} cannot be divided over {ranks} ranks."

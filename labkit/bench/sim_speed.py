@@ -85,7 +85,20 @@ def speed_table(report: SpeedReport) -> Any:
 
     origin = f"measured: {report.origin.device}, labkit {report.origin.labkit}, {report.origin.date}"
     matmul = f"milliseconds; NumPy float32 {MATMUL} x {MATMUL} x {MATMUL} takes {report.matmul_ms:.1f} ms here"
-    table = Table(title=f"{origin}\n{matmul}", title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    notes = (
+        f"The best of {REPEATS} runs, after {WARM_UPS} to warm up. instr.: PTX instructions, each for many threads at "
+        "once. plain: only bounds are tested; checks: also uninitialized reads, races, fences; counters too: also "
+        "what memory moves; checks / matmul: the time with checks, in NumPy products."
+    )
+    table = Table(
+        title=f"{origin}\n{matmul}",
+        caption=notes,
+        caption_justify="left",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
+    )
     table.add_column("kernel")
     for name in ("threads", "instr.", "plain", "checks", "counters too", "checks / matmul"):
         table.add_column(name, justify="right")

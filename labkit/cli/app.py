@@ -1,7 +1,8 @@
 """The application: what commands there are, and what becomes of errors.
 
-Exit codes: 0 done; 1 a typed error (one line that names the cure, never a traceback); 2 wrong usage;
-130 interrupted.
+Exit codes: 0 done; 1 a typed error (one line that names the cure, and below it the place to which a compiler
+objects; never a traceback); 2 wrong usage;
+3 `labkit sim` has findings; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import typer
 from labkit.cli import answer, machine, measure
 from labkit.cli.build import build
 from labkit.cli.sim import bench_sim, sim
-from labkit.errors import LabkitError
+from labkit.errors import KernelBuildError, LabkitError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,6 +74,8 @@ def _run() -> None:
         app()
     except LabkitError as error:
         print(f"labkit: {' '.join(str(error).split())}", file=sys.stderr)
+        if isinstance(error, KernelBuildError) and error.place:
+            print(error.place, file=sys.stderr)
         sys.exit(1)
     except SystemExit as end:
         if end.code == INTERRUPTED:

@@ -66,6 +66,22 @@ def parse_macro(text: str) -> tuple[str, str]:
     return name, value if equals else "1"
 
 
+def parse_variable(text: str, generator: np.random.Generator) -> tuple[str, Any]:
+    """NAME=VALUE, where VALUE is an array, a number or a file, as for an argument. Raises ConfigError."""
+    name, _, value = (part.strip() for part in text.partition("="))
+    content = parse_argument(value, generator) if name and value else None
+    if content is None or isinstance(content, Out):
+        raise ConfigError(f"{text!r} sets no variable.", cure="Write it as NAME=f32:16=arange or NAME=42.")
+    return name, content
+
+
+def random_generator(seed: int) -> np.random.Generator:
+    """The source of random arrays. Raises ConfigError for a seed below 0."""
+    if seed < 0:
+        raise ConfigError(f"The seed is {seed}.", cure="Give a number from 0 on.")
+    return np.random.default_rng(seed)
+
+
 def parse_size(text: str, what: str) -> tuple[int, ...]:
     """X[,Y[,Z]]. Raises ConfigError."""
     if not re.fullmatch(r"\d+(,\d+){0,2}", text):
@@ -97,9 +113,21 @@ def _listed(fill: str, size: int, dtype: Any, text: str) -> Any:
     if not repeated and len(values) != size:
         raise ConfigError(f"{text!r} lists {len(values)} values for {size} elements.", cure="End the list with ..")
     try:
-        return np.resize(np.array([dtype.type(value) for value in values], dtype), size)
+        return np.resize(np.array([_as_element(value, dtype) for value in values], dtype), size)
     except (OverflowError, ValueError) as error:
         raise ConfigError(f"{text!r}: {error}.", cure="Give values of the array's type.") from None
+
+
+def _as_element(value: int | float, dtype: Any) -> Any:
+    if isinstance(value, float) and dtype.kind != "f":
+        raise ValueError(f"{value} is no {dtype}")
+    if dtype.kind == "b" and value not in (0, 1):
+        raise ValueError(f"{value} is no bool")
+    with np.errstate(over="ignore"):
+        element = dtype.type(value)
+    if dtype.kind == "f" and np.isinf(element) and np.isfinite(float(value)):
+        raise ValueError(f"{value} is too large for {dtype}")
+    return element
 
 
 def _number(words: str, text: str) -> int | float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labkit.device.carried import Image, macro_words, write_folder
+from labkit.device.carried import Image, macro_words
 from labkit.device.image import build_image
+from labkit.device.kernel_folder import write_folder
 from labkit.device.ladder import Ladder, Macros
 from labkit.device.occupancy import v100_occupancy
 from labkit.device.ptx_entry import entry_head

@@ -40,9 +40,14 @@ def load(key: str) -> dict[str, Any] | None:
     proof, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != proof:
         return None
-    document: dict[str, Any] = json.loads(body)
-    document["cubin"] = base64.b64decode(document["cubin"]) or None
-    return document
+    try:
+        document = json.loads(body)
+        ptx, cubin, log = (document[name] for name in ("ptx", "cubin", "log"))
+        if not isinstance(ptx, str) or not isinstance(log, str):
+            return None
+        return {"ptx": ptx, "cubin": base64.b64decode(cubin, validate=True) or None, "log": log}
+    except (ValueError, KeyError, TypeError):  # whole, but not of ours
+        return None
 
 
 def store(key: str, document: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _load(launch: Launch, index: int) -> int:
         message = f"{name} has compute capability {capability[0]}.{capability[1]}; labkit's kernels need 7.0."
         raise ExecutorError(message, cure="Choose another GPU, or the executor torch or sim.")
     try:
-        module = driver.moduleLoadData(_code(kernel.image, capability))
+        module = driver.moduleLoadData(_code(launch.facts.image, capability))
         function = int(driver.moduleGetFunction(module, kernel.entry))
         limit = min(runtime.deviceGetAttribute(SHARED_OPT_IN, index), MAX_BLOCK_SHARED)
         static = driver.funcGetAttribute(STATIC_SHARED, function)

@@ -21,16 +21,25 @@ class Declared:
 
 def declared_parameters(text: str, entry: str) -> tuple[Declared, ...] | None:
     """The parameters of ``__global__ ... entry(...)``; None where the text does not show them (macros, templates)."""
+    parts = _parts(text, entry)
+    found = [_parameter(part) for part in parts or ()]
+    return tuple(parameter for parameter in found if parameter) if parts is not None and all(found) else None
+
+
+def parameter_names(text: str, entry: str) -> list[str]:
+    """The names of the parameters, "" where one cannot be read; whatever their types are."""
+    names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part) for part in _parts(text, entry) or ()]
+    return [name[1] if name else "" for name in names]
+
+
+def _parts(text: str, entry: str) -> list[str] | None:
+    """The parameters as the first declaration of a kernel writes them; None where there is none."""
     plain = COMMENT.sub(" ", text)
     match = re.search(rf"__global__[^;{{}}]*?\b{re.escape(entry)}\s*\(", plain)
-    if match is None:
-        return None
-    inside = _up_to_closing(plain, match.end())
+    inside = None if match is None else _up_to_closing(plain, match.end())
     if inside is None:
         return None
-    parts = [part.strip() for part in inside.split(",")] if inside.strip() not in ("", "void") else []
-    found = [_parameter(part) for part in parts]
-    return tuple(parameter for parameter in found if parameter) if all(found) else None
+    return [part.strip() for part in inside.split(",")] if inside.strip() not in ("", "void") else []
 
 
 def _up_to_closing(text: str, start: int) -> str | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 
-from labkit.device.occupancy import MAX_BLOCK_SHARED, MAX_BLOCK_THREADS
+from labkit.device.occupancy import DEFAULT_BLOCK_SHARED, MAX_BLOCK_SHARED, MAX_BLOCK_THREADS
 from labkit.errors import KernelArgumentError
 
 Size = int | Sequence[int]
@@ -28,7 +28,7 @@ def dimensions(kernel: str, what: str, size: Size) -> Dimensions:
 
 def _three(kernel: str, what: str, size: Size) -> Dimensions:
     try:
-        given = tuple(map(index, size)) if isinstance(size, Sequence) else (index(size),)
+        given = tuple(map(index, size)) if isinstance(size, Iterable) else (index(size),)
     except TypeError:
         given = ()
     if not 1 <= len(given) <= 3:
@@ -50,6 +50,14 @@ def check_block(kernel: str, block: Dimensions, max_threads: int | None) -> None
 
 def check_shared(kernel: str, static: int, dynamic: int) -> None:
     """Raises KernelArgumentError for more shared memory (bytes) than a block on a V100 can have."""
+    try:
+        index(dynamic)
+    except TypeError:
+        message = f"{kernel}: shared_bytes is {dynamic!r}."
+        raise KernelArgumentError(message, cure="Give a whole number of bytes.") from None
+    if static > DEFAULT_BLOCK_SHARED:
+        message = f"{kernel}: {static} bytes of static shared memory; a block has at most {DEFAULT_BLOCK_SHARED}."
+        raise KernelArgumentError(message, cure="Make the array `extern __shared__` and give shared_bytes.")
     if dynamic < 0 or static + dynamic > MAX_BLOCK_SHARED:
         message = f"{kernel}: {static} + {dynamic} bytes of shared memory; a block has at most {MAX_BLOCK_SHARED}."
         raise KernelArgumentError(message, cure="Use smaller tiles.")

@@ -11,26 +11,28 @@ from pathlib import Path
 
 import labkit
 from labkit.device.carried import Image, KernelFolder, open_folder
-from labkit.device.compile import NO_COMPILER, compile_collected
+from labkit.device.compile import compile_collected
 from labkit.device.ladder import Macros
 from labkit.device.nvrtc import find_nvrtc
 from labkit.device.sources import Source, read_rung
+from labkit.device.toolkit import HAS_WHEELS, NO_COMPILER, header_folders
 from labkit.errors import KernelBuildError
 
 WHEEL_FOLDER = Path(labkit.__file__).parent / "_ptx"
 
 
-def find_image(op: str, rung: str, macros: Macros) -> Image:
+def find_image(op: str, rung: str, macros: Macros, source: Source | None = None) -> Image:
     """A rung compiled with these macros. Raises KernelBuildError, with cause and cure, if it cannot be had."""
-    source = read_rung(op, rung)
-    folders = _folders()
-    chosen, carried = folders[0], folders[1]
+    source = source or read_rung(op, rung)
+    chosen, carried = _folders()
     if chosen is not None and (image := chosen.find(op, rung, macros, source)) is not None:
         return image
-    if find_nvrtc() is not None:
+    if find_nvrtc() is not None and header_folders():
         return build_image(op, rung, macros, source)
     if carried is not None and (image := carried.find(op, rung, macros, source)) is not None:
         return image
+    if find_nvrtc() is not None:  # a source that needs no headers does compile; others name what is missing
+        return build_image(op, rung, macros, source)
     raise _nowhere(op, rung, macros, chosen or carried)
 
 
@@ -58,5 +60,6 @@ def _nowhere(op: str, rung: str, macros: Macros, folder: KernelFolder | None) ->
     elif folder is not None:
         there = "; ".join(str(words) for words in folder.carried(op, rung)) or "none of its builds"
         message += f" {folder.folder} has: {there}."
-    cure = f"{NO_COMPILER}; or set LABKIT_KERNEL_DIR to a folder made elsewhere by labkit build --out."
+    other = "; or set LABKIT_KERNEL_DIR to a folder made elsewhere by labkit build --out." if HAS_WHEELS else "."
+    cure = f"{NO_COMPILER}{other}"
     return KernelBuildError(message, cure=cure, op=op, rung=rung)

@@ -10,28 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
-from labkit.device.carried import Image
+from labkit.device.carried import Image, macro_words
+from labkit.device.compile import compiler_options
 from labkit.device.geometry import Dimensions, Size, check_block, check_shared, dimensions
 from labkit.device.image import find_image
 from labkit.device.ladder import Macros
 from labkit.device.signature import Signature, read_signature
-from labkit.device.sources import read_rung
-from labkit.errors import KernelArgumentError
+from labkit.device.sources import Source, read_rung
+from labkit.errors import KernelArgumentError, KernelBuildError
 from labkit.sim.buffers import Out
 
 __all__ = ["Facts", "Kernel", "Launch", "Out"]
 
 
 class Facts:
-    """What is known of a compiled kernel, found out once: every launch asks."""
+    """What is known of a compiled kernel, found out once for each state of its source: every launch asks."""
 
-    def __init__(self, signature: Signature, static_shared_bytes: int) -> None:
+    def __init__(self, source: Source, image: Image, signature: Signature, static_shared_bytes: int) -> None:
+        self.source = source
+        self.image = image
         self.signature = signature
         self.static_shared_bytes = static_shared_bytes
         self.handles: dict[int, int] = {}  # of the loaded kernel, by GPU
@@ -52,15 +55,26 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """``entry`` of ``cuda/<op>/<rung>.cu``, compiled with ``macros``. Cheap to make: compiled when first launched."""
+    """``entry`` of ``cuda/<op>/<rung>.cu``, compiled with ``macros``.
+
+    Cheap to make: compiled when first launched, and again when its source or a header has changed since. What ``bind``
+    gave keeps running the code that it was bound to. Kernels are equal when the compiler sees the same: 256 and "256"
+    are, 256 and 256.0 are not. Raises KernelBuildError for names and macros that are none.
+    """
 
     op: str
     rung: str
     entry: str
-    macros: Macros = field(default_factory=dict, hash=False)
+    macros: Macros = field(default_factory=dict, compare=False)
+    _words: tuple[tuple[str, str], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for what, name in (("operation", self.op), ("rung", self.rung), ("entry", self.entry)):
+            if not isinstance(name, str):
+                raise KernelBuildError(f"The {what} of a kernel is {name!r}.", cure="Give its name as a text.")
+        compiler_options("sm_70", self.macros)
         object.__setattr__(self, "macros", MappingProxyType(dict(self.macros)))
+        object.__setattr__(self, "_words", tuple(macro_words(self.macros).items()))
 
     def __str__(self) -> str:
         return f"{self.op}/{self.rung}:{self.entry}"
@@ -68,12 +82,12 @@ class Kernel:
     @property
     def image(self) -> Image:
         """The compiled rung. Raises KernelBuildError."""
-        return _image(self)
+        return self.facts.image
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
-        """What it takes, and where it is loaded. Raises KernelBuildError."""
-        return _facts(self)
+        """What it takes, and where it is loaded; of its source as it is now. Raises KernelBuildError."""
+        return _facts(self, read_rung(self.op, self.rung).digest)
 
     @property
     def signature(self) -> Signature:
@@ -104,20 +118,18 @@ class Kernel:
         checked_grid, checked_block = dimensions(name, "grid", grid), dimensions(name, "block", block)
         check_block(name, checked_block, signature.max_threads)
         check_shared(name, facts.static_shared_bytes, shared_bytes)
+        if not isinstance(arguments, list | tuple):
+            raise KernelArgumentError(f"{name}: the arguments are {arguments!r}.", cure="Give a list of them.")
         values, device = signature.values(arguments)
         return Launch(self, facts, checked_grid, checked_block, shared_bytes, values, arguments, device)
 
 
 @cache
-def _image(kernel: Kernel) -> Image:
-    return find_image(kernel.op, kernel.rung, kernel.macros)
-
-
-@cache
-def _facts(kernel: Kernel) -> Facts:
-    image = kernel.image
-    signature = read_signature(str(kernel), image.ptx, kernel.entry, read_rung(kernel.op, kernel.rung).text)
-    return Facts(signature, image.resources["sm_70"][kernel.entry].shared_bytes)
+def _facts(kernel: Kernel, source_digest: str) -> Facts:
+    source = read_rung(kernel.op, kernel.rung)
+    image = find_image(kernel.op, kernel.rung, kernel.macros, source)
+    signature = read_signature(str(kernel), image.ptx, kernel.entry, source.text)
+    return Facts(source, image, signature, image.resources["sm_70"][kernel.entry].shared_bytes)
 
 
 @cache

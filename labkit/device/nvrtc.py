@@ -9,12 +9,12 @@ torch for CUDA 13 requires its version 13.)
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labkit.device.toolkit import library_candidates
+from labkit.device.toolkit import WINDOWS, library_candidates
 
 V100 = 70
 OLDEST = (12, 4)  # tested from here on
@@ -46,6 +46,23 @@ class Nvrtc:
         self.architectures = self._architectures()
 
     @property
+    def builtins(self) -> str:
+        """The library that NVRTC opens when it compiles; without it every source fails."""
+        major, minor = self.version
+        return f"nvrtc-builtins64_{major}{minor}.dll" if WINDOWS else f"libnvrtc-builtins.so.{major}.{minor}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether ``builtins`` is there: beside NVRTC itself, or where the loader finds it."""
+        if (Path(self.path).parent / self.builtins).is_file():
+            return True
+        try:
+            ctypes.CDLL(self.builtins)
+        except OSError:
+            return False
+        return True
+
+    @property
     def knows_v100(self) -> bool:
         return OLDEST <= self.version <= NEWEST and V100 in self.architectures
 
@@ -58,7 +75,7 @@ class Nvrtc:
         try:
             words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             status = self._library.nvrtcCompileProgram(program, len(options), words)
-            log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            log = self._bytes(program, "ProgramLog").replace(b"\0", b"").decode(errors="replace")
             if status == COMPILATION_FAILED:
                 return Compiled(False, "", None, log)
             if status != OK:
@@ -103,11 +120,17 @@ class Nvrtc:
 @cache
 def find_nvrtc() -> Nvrtc | None:
     """The first NVRTC on this machine that compiles for sm_70; None if there is none."""
+    return next((found for found in _loaded() if found.knows_v100 and found.is_complete), None)
+
+
+def incomplete_nvrtc() -> Nvrtc | None:
+    """One that would compile for sm_70 if its ``builtins`` were here too."""
+    return next((found for found in _loaded() if found.knows_v100 and not found.is_complete), None)
+
+
+def _loaded() -> Iterator[Nvrtc]:
     for candidate in library_candidates():
         try:
-            found = Nvrtc(candidate)
+            yield Nvrtc(candidate)
         except (OSError, AttributeError):  # another platform's file, a broken one, or one that is too old
             continue
-        if found.knows_v100:
-            return found
-    return None

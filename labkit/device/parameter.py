@@ -19,20 +19,28 @@ DTYPES: dict[str, tuple[torch.dtype, ...]] = {
     "__half": (torch.float16,),
     "float": (torch.float32,),
     "double": (torch.float64,),
-    "__nv_bfloat16": (torch.bfloat16,),
+    "__nv_bfloat16": (torch.bfloat16, torch.uint16, torch.int16),  # NumPy has no bfloat16: bits will do
     "bool": (torch.bool,),
     "signed char": (torch.int8,),
     "int8_t": (torch.int8,),
     "unsigned char": (torch.uint8,),
     "uint8_t": (torch.uint8,),
+    "char": (torch.int8, torch.uint8),
     "short": (torch.int16,),
     "int16_t": (torch.int16,),
+    "unsigned short": (torch.uint16, torch.int16),
+    "uint16_t": (torch.uint16, torch.int16),
     "int": (torch.int32,),
     "int32_t": (torch.int32,),
     "unsigned": (torch.uint32, torch.int32),  # torch computes little with uint32: words of packed bits come as int32
     "unsigned int": (torch.uint32, torch.int32),
     "uint32_t": (torch.uint32, torch.int32),
+    "long": (torch.int64,),
     "long long": (torch.int64,),
+    "unsigned long": (torch.uint64, torch.int64),
+    "unsigned long long": (torch.uint64, torch.int64),
+    "uint64_t": (torch.uint64, torch.int64),
+    "size_t": (torch.uint64, torch.int64),
     "int64_t": (torch.int64,),
 }
 UNSIGNED = re.compile(r"unsigned|^u?int\d+_t$|^size_t$|^bool$")
@@ -50,7 +58,8 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        return f"argument {self.index} ({self.declared.name})" if self.declared else f"argument {self.index}"
+        known = self.declared is not None and self.declared.name
+        return f"argument {self.index} ({known})" if known else f"argument {self.index}"
 
     @property
     def written_type(self) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
-import operator
 import re
 import struct
 from collections.abc import Sequence
@@ -13,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.device.argument import check_tensor, refuse, to_number
 from labkit.device.declaration import Declared, declared_parameters
-from labkit.device.parameter import FLOATS, Parameter
+from labkit.device.parameter import Parameter
 from labkit.device.ptx_entry import entry_head, entry_names
 from labkit.errors import KernelArgumentError, KernelBuildError
 from labkit.sim.buffers import Out
@@ -66,69 +65,28 @@ class Signature:
         device: torch.device | None = None
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             kind = type(argument)
-            if kind is int and parameter.least <= argument <= parameter.greatest:  # the usual case of _number
+            if kind is int and parameter.least <= argument <= parameter.greatest:  # the usual case of to_number
                 values.append(argument & parameter.mask)
                 continue
-            if kind is float and -parameter.limit < argument < parameter.limit:  # the usual case of _float
+            if kind is float and -parameter.limit < argument < parameter.limit:  # the usual case of to_float
                 values.append(argument)
                 continue
             tensor = argument.tensor if kind is Out else argument
             if isinstance(tensor, Tensor):
-                self._check_tensor(parameter, tensor, written=kind is Out)
+                check_tensor(self.kernel, parameter, tensor, written=kind is Out)
                 where = tensor.device
                 if device is None:
                     device = where
                 elif where != device:
-                    self._refuse(parameter, f"lies on {where}, others on {device}", "Move all to one device.")
+                    problem = f"lies on {where}, others on {device}"
+                    refuse(self.kernel, parameter, problem, "Move all to one device.")
                 values.append(tensor.data_ptr())
             else:
-                values.append(self._number(parameter, argument))
+                values.append(to_number(self.kernel, parameter, argument))
         if device is None:
             message = f"{self.kernel} got no tensor: nothing says where it is to run."
             raise KernelArgumentError(message, cure="Give at least one tensor.")
         return values, device
-
-    def _check_tensor(self, parameter: Parameter, tensor: Tensor, written: bool) -> None:
-        if not parameter.takes_tensor:
-            self._refuse(
-                parameter, f"is a number of type {parameter.written_type}, not a tensor", "Give a Python number."
-            )
-        if parameter.dtypes is not None and tensor.dtype not in parameter.dtypes:
-            wanted = " or ".join(str(dtype) for dtype in parameter.dtypes)
-            self._refuse(parameter, f"is {tensor.dtype}, but the kernel wants {wanted}", "Convert it with .to(dtype).")
-        if not tensor.is_contiguous():
-            self._refuse(
-                parameter, f"is not contiguous (strides {tuple(tensor.stride())})", "Call .contiguous() on it."
-            )
-        if written and parameter.constant:
-            self._refuse(parameter, "is given as Out, but the kernel only reads it", "Give the tensor itself.")
-
-    def _number(self, parameter: Parameter, value: Any) -> int | float:
-        if parameter.takes_tensor and value is None:
-            return 0  # a null pointer
-        if parameter.declared and parameter.declared.pointer:
-            self._refuse(parameter, f"is a pointer, not {value!r}", "Give a tensor, or None for a null pointer.")
-        if parameter.type in FLOATS:
-            return self._float(parameter, value)
-        try:
-            number = operator.index(value)
-        except TypeError:
-            self._refuse(parameter, f"is of type {parameter.written_type}, not {value!r}", "Give a Python int.")
-        low, high = parameter.bounds
-        if not low <= number <= high:
-            self._refuse(parameter, f"is {number}, outside {low} to {high}", "Give a number of the parameter's type.")
-        return number & parameter.mask
-
-    def _float(self, parameter: Parameter, value: Any) -> float:
-        if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-            self._refuse(parameter, f"is of type {parameter.written_type}, not {value!r}", "Give a Python float.")
-        number = float(value)
-        if math.isfinite(number) and abs(number) >= FLOATS[parameter.type][1]:
-            self._refuse(parameter, f"is {number}, too large for {parameter.written_type}", "Give a smaller number.")
-        return number
-
-    def _refuse(self, parameter: Parameter, problem: str, cure: str) -> None:
-        raise KernelArgumentError(f"{self.kernel}: {parameter.name} {problem}.", cure=cure)
 
 
 def read_signature(kernel: str, ptx: str, entry: str, source: str) -> Signature:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
-from labkit.device.kernel import Kernel, Launch
-from labkit.device.sources import read_rung
+from labkit.device.kernel import Facts, Launch
 from labkit.errors import KernelLaunchError
 from labkit.sim import machine
 from labkit.sim.api import Result
@@ -22,6 +21,7 @@ from labkit.sim.options import Observers, Options
 from labkit.sim.races import Races
 from labkit.sim.source import Program
 from labkit.sim.trace import counters_for
+from labkit.sim.variables import read_variables
 
 UNRECORDED = Options(counters=False)
 
@@ -68,7 +68,7 @@ def bind(launch_once: Launch) -> Callable[[], None]:
 
 
 def _run(launch: Launch, options: Options) -> Result:
-    program = _program(launch.kernel, options.exact_fma)
+    program = _program(launch.facts, launch.kernel.entry, options.exact_fma)
     findings = Findings(program.kernel, launch.grid, launch.block)
     observers = Observers(
         findings,
@@ -84,14 +84,14 @@ def _run(launch: Launch, options: Options) -> Result:
         options=options,
         observers=observers,
     )
-    return Result(program, findings.as_list(), observers.counters, done.output, done.instructions, done.finished)
+    left = read_variables(machine.device(), program.kernel.module)
+    return Result(program, findings.as_list(), observers.counters, done.output, done.instructions, done.finished, left)
 
 
 @cache
-def _program(kernel: Kernel, exact_fma: bool) -> Program:
-    ptx = kernel.image.ptx
-    source = read_rung(kernel.op, kernel.rung)
-    return Program(load_ptx(ptx, exact_fma=exact_fma).kernels[kernel.entry], source.text, ptx, source.name)
+def _program(facts: Facts, entry: str, exact_fma: bool) -> Program:
+    ptx, source = facts.image.ptx, facts.source
+    return Program(load_ptx(ptx, exact_fma=exact_fma).kernels[entry], source.text, ptx, source.name)
 
 
 def _error(launch: Launch, result: Result) -> KernelLaunchError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,6 +19,16 @@ from pathlib import Path
 
 WINDOWS = sys.platform == "win32"
 VERSION = re.compile(r"(?:release |V)(\d+)\.(\d+)")
+HEADER_VERSION = re.compile(r"^#define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
+# NVIDIA's wheels of CUDA 12 are for these; no pip install helps another machine.
+HAS_WHEELS = sys.platform in ("linux", "win32") and platform.machine() in ("x86_64", "AMD64")
+NVRTC_WHEEL, HEADERS_WHEEL = "'nvidia-cuda-nvrtc-cu12>=12.4,<13'", "'nvidia-cuda-runtime-cu12>=12.4,<13'"
+ELSEWHERE = (
+    "Wheels of it are for Linux and Windows on x86-64: here the kernels run that labkit carries compiled, with the "
+    "sizes of its models, and those of a folder made elsewhere by labkit build --out DIR (LABKIT_KERNEL_DIR)"
+)
+NO_COMPILER = f"python -m pip install {NVRTC_WHEEL} {HEADERS_WHEEL}" if HAS_WHEELS else ELSEWHERE
+NO_HEADERS = f"python -m pip install {HEADERS_WHEEL}" if HAS_WHEELS else ELSEWHERE
 
 
 def wheel_folders(name: str) -> Iterator[Path]:
@@ -49,16 +60,33 @@ def library_candidates() -> Iterator[Path | str]:
 
 @cache
 def header_folders() -> tuple[Path, ...]:
-    """Folders with ``cuda_fp16.h`` and, from wheels, with what users' files include more; empty if there are none."""
+    """Folders with ``cuda_fp16.h`` of CUDA 12 and, from wheels, with what users include more; empty: none here."""
     for wheel in wheel_folders("cuda_runtime"):
-        if (wheel / "include" / "cuda_fp16.h").is_file():
+        if headers_version(wheel / "include") == 12:
             compiler = [folder / "include" for folder in wheel_folders("cuda_nvcc")]  # mma.h needs its crt/
             library = [folder / "include" for folder in wheel_folders("cuda_cccl")]  # cooperative_groups.h, cub
-            return (wheel / "include", *(folder for folder in (*compiler, *library) if folder.is_dir()))
+            random = [folder / "include" for folder in wheel_folders("curand")]  # curand_kernel.h
+            return (wheel / "include", *(folder for folder in (*compiler, *library, *random) if folder.is_dir()))
     for root in toolkit_folders():
-        if (root / "include" / "cuda_fp16.h").is_file():
+        if headers_version(root / "include") == 12:
             return (root / "include",)
     return ()
+
+
+def foreign_headers() -> Path | None:
+    """A folder with headers of another CUDA than NVRTC's, which are passed over; None if there is none."""
+    roots = (*wheel_folders("cu13"), *wheel_folders("cuda_runtime"), *toolkit_folders())
+    return next((root / "include" for root in roots if headers_version(root / "include") not in (None, 12)), None)
+
+
+def headers_version(folder: Path) -> int | None:
+    """12 for a folder with the headers of CUDA 12.x; None where ``cuda_fp16.h`` or the version is missing."""
+    try:
+        text = (folder / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = HEADER_VERSION.search(text)
+    return int(found[1]) // 1000 if found and (folder / "cuda_fp16.h").is_file() else None
 
 
 def tool_candidates(name: str) -> Iterator[Path]:

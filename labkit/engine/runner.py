@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from labkit.device import use_executor
+from labkit.device.image import find_image
 from labkit.engine.batch import Batch, Chunk
 from labkit.model.cache import make_cache
 from labkit.model.forward_batch import ForwardBatch, SequenceChunk
 from labkit.model.loader import Model
+from labkit.ops.ladders import LADDERS
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Runner:
 
     num_pages: pages that the scheduler hands out, numbered from 0; slots: running sequences at most.
     executor: where the operations run, as ``use_executor`` takes it.
+
+    Raises KernelBuildError for the executor sim where a kernel that the model needs cannot be had.
     """
 
     def __init__(
@@ -45,6 +49,8 @@ class Runner:
         executor: str = "auto",
     ) -> None:
         self.model, self.executor = model, executor
+        if executor == "sim":
+            _check_kernels(model, kv_dtype)
         self.cache = make_cache(model.config, num_pages, slots, dtype, kv_dtype)
 
     @torch.inference_mode()
@@ -69,6 +75,13 @@ class Runner:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.model.head(hidden).float()
+
+
+def _check_kernels(model: Model, kv_dtype: torch.dtype) -> None:
+    """Have every kernel of the model before the first request: a lack of one would fail each of them."""
+    for ladder in LADDERS.values():
+        for macros in ladder.specialisations(model.config, 1, "int8" if kv_dtype == torch.int8 else "auto"):
+            find_image(ladder.op, ladder.shipped, macros)
 
 
 def _sequence_chunk(chunk: Chunk) -> SequenceChunk:

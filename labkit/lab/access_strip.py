@@ -50,7 +50,8 @@ class Request:
 
     def __str__(self) -> str:
         moved = f"{counted(self.sectors, 'sector')} of {SECTOR} bytes"
-        return f"{counted(len(self.lanes), 'lane')} want {self.wanted} bytes: {moved}, {percent(self.efficiency)} used"
+        wanting = f"{counted(len(self.lanes), 'lane')} want{'s' if len(self.lanes) == 1 else ''}"
+        return f"{wanting} {counted(self.wanted, 'byte')}: {moved}, {percent(self.efficiency)} used"
 
 
 def access_strip(offsets: Any, nbytes: int, lanes: Sequence[int] | None = None, title: str = "") -> SvgPicture:

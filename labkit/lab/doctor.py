@@ -56,14 +56,17 @@ class Report:
         return {"ok_to_learn": self.ok_to_learn, "verdict": self.verdict, "checks": checks}
 
     def render(self, console: Console) -> None:
-        """Print the report as a table."""
+        """Print the report as a table, and below it what to do, in lines that can be copied."""
         table = Table(title="labkit doctor", caption=self.verdict)
-        for heading in ("check", "status", "found", "what to do"):
+        for heading in ("check", "status", "found"):
             table.add_column(heading, overflow="fold")
         for check in self.checks:
             status = Text(check.status.value, style=STYLES[check.status])
-            table.add_row(Text(check.name), status, Text(check.detail), Text(check.cure))
+            table.add_row(Text(check.name), status, Text(check.detail))
         console.print(table)
+        for check in self.checks:
+            if check.cure:
+                console.print(Text(f"{check.name}: {check.cure}"), soft_wrap=True)
 
     def __str__(self) -> str:
         lines = (

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-INSTALL = "python -m pip install 'labkit-v100[{extra}]'"
+PACKAGE, CHECKOUT = "'labkit-v100[{extra}]'", "-e '.[{extra}]'"
+
+
+def install(extra: str, checkout: bool) -> str:
+    """The command that installs an extra; in a checkout it is to be given in its folder.
+
+    The extra for GPUs goes without constraints.txt, whose torch knows no V100.
+    """
+    constraints = "-c constraints.txt " if checkout and extra != "gpu" else ""
+    return f"python -m pip install {constraints}{(CHECKOUT if checkout else PACKAGE).format(extra=extra)}"
 
 
 class Status(StrEnum):

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from labkit.lab.doctor_check import INSTALL, Check, Status
-from labkit.lab.doctor_facts import EXTRAS, LABEXTENSIONS, Facts, Gpu
-from labkit.lab.doctor_kernels import check_cupy, check_executors, check_gpu, check_headers, check_nvrtc, check_ops
+from labkit.lab.doctor_check import Check, Status, install
+from labkit.lab.doctor_facts import EXTRAS, LABEXTENSIONS, Facts
+from labkit.lab.doctor_kernels import (
+    V100_CURE,
+    check_cupy,
+    check_executors,
+    check_gpu,
+    check_headers,
+    check_nvrtc,
+    check_ops,
+    strangers,
+)
+from labkit.lab.drawing import counted
 
 GIB = 2**30
-V100_CURE = "Use the environment of environment.yml: torch 2.10.0 is the last PyPI wheel with sm_70."
 
 
 def check_python(facts: Facts) -> Check:
@@ -31,10 +40,9 @@ def check_torch(facts: Facts) -> Check:
     detail = f"{facts.torch_version} for CUDA {facts.torch_cuda}"
     if facts.torch_archs:
         detail += ", with sm_70" if "sm_70" in facts.torch_archs else ", without sm_70 (V100)"
-        for gpu in facts.gpus:
-            if not _runs_on(gpu, facts.torch_archs):
-                cure = V100_CURE if gpu.is_v100 else "Install a torch build that knows this GPU."
-                return Check("torch", Status.FAIL, f"{detail}: it cannot run on {gpu.name}", cure)
+        for gpu in strangers(facts):
+            cure = V100_CURE if gpu.is_v100 else "Install a torch build that knows this GPU."
+            return Check("torch", Status.FAIL, f"{detail}: it cannot run on {gpu.name}", cure)
     elif facts.gpus:
         cure = "Update the NVIDIA driver, or install a torch build for an older CUDA."
         return Check("torch", Status.FAIL, f"{detail}, but it sees no GPU", cure)
@@ -49,18 +57,9 @@ def _check_cpu_build(facts: Facts) -> Check:
     return Check("torch", Status.WARN, f"{detail}: the GPU is not used", cure)
 
 
-def _runs_on(gpu: Gpu, archs: tuple[str, ...]) -> bool:
-    """Machine code runs within its major version from its minor on; PTX (compute_xx) on anything newer."""
-    for arch in archs:
-        kind, _, digits = arch.rstrip("af").partition("_")
-        version = divmod(int(digits), 10)
-        if version <= gpu.capability and (kind == "compute" or version[0] == gpu.capability[0]):
-            return True
-    return False
-
-
 def check_cpu(facts: Facts) -> Check:
-    detail = f"{facts.cores} cores, {facts.torch_threads} torch threads, {facts.cpu_capability}"
+    detail = f"{counted(facts.cores, 'core')}, torch uses {counted(facts.torch_threads, 'thread')}"
+    detail += f", {facts.cpu_capability}"
     if facts.cpu_capability == "DEFAULT" and facts.system.endswith(("x86_64", "AMD64")):
         return Check("cpu", Status.WARN, f"{detail} (no AVX2)", "Expect a slow CPU path; any later x86-64 has AVX2.")
     return Check("cpu", Status.OK, detail)
@@ -89,7 +88,7 @@ def check_extras(facts: Facts) -> Iterator[Check]:
         missing = [name for name in names if name not in facts.packages]
         if missing:
             detail = f"not installed: {', '.join(missing)}"
-            yield Check(f"extra {extra}", Status.INFO, detail, INSTALL.format(extra=extra))
+            yield Check(f"extra {extra}", Status.INFO, detail, install(extra, facts.checkout))
         else:
             yield Check(f"extra {extra}", Status.OK, "installed")
 
@@ -103,7 +102,7 @@ def check_widgets(facts: Facts) -> Check:
     missing = [name for name in LABEXTENSIONS if name not in facts.labextensions]
     if missing:
         detail = f"no JupyterLab front end for {', '.join(missing)}"
-        return Check("widgets", Status.INFO, detail, INSTALL.format(extra="notebooks"))
+        return Check("widgets", Status.INFO, detail, install("notebooks", facts.checkout))
     where = "this kernel's server has them" if facts.server_prefix else "installed for JupyterLab"
     return Check("widgets", Status.OK, where)
 

@@ -49,8 +49,12 @@ class Facts:
     torch_version is None where torch is not installed, torch_cuda where it is a CPU build; torch_archs lists what a
     CUDA build was compiled for (empty if torch sees no GPU, since it does not tell then). gpus: those that the driver
     names; pci_gpus: how many NVIDIA display controllers are plugged in, driver or not. nvrtc: the compiler that knows
-    sm_70, such as "NVRTC 12.8"; headers: whether cuda_fp16.h is found; carried_kernels: whether this installation, or
-    LABKIT_KERNEL_DIR, holds compiled ones. torch_ops: operations that have no kernel yet. packages maps the names of
+    sm_70, such as "NVRTC 12.8", after it has compiled something; nvrtc_problem: why one that is here does not. headers:
+    whether cuda_fp16.h of CUDA 12 is found; foreign_headers: a folder with another CUDA's. carried_kernels,
+    carried_cubins: whether this installation, or LABKIT_KERNEL_DIR, holds compiled ones, and a V100's machine code;
+    kernel_dir_problem: why LABKIT_KERNEL_DIR cannot be read. These three texts are "" where all is well.
+    torch_ops: operations that have no kernel yet.
+    checkout: whether this is a clone of the repository, which pip installs from its folder. packages maps the names of
     installed distributions, lower case, to versions. labextensions: of the environment of this Python.
     server_prefix: environment of the Jupyter server that started this kernel, None outside a kernel.
     """
@@ -69,9 +73,14 @@ class Facts:
     gpus: tuple[Gpu, ...]
     pci_gpus: int
     nvrtc: str | None
+    nvrtc_problem: str
     headers: bool
+    foreign_headers: str
     carried_kernels: bool
+    carried_cubins: bool
+    kernel_dir_problem: str
     torch_ops: tuple[str, ...]
+    checkout: bool
     packages: dict[str, str]
     tiny_present: bool
     smollm2_cached: bool
@@ -82,6 +91,8 @@ class Facts:
 def gather() -> Facts:
     """Look at this machine. Imports torch, never cupy; asks ``nvidia-smi`` where there is one."""
     version, cuda, archs, threads, capability = _torch()
+    nvrtc, nvrtc_problem = _nvrtc()
+    carried, cubins, kernel_dir_problem = _carried_kernels()
     memory = psutil.virtual_memory()
     return Facts(
         python=sys.version_info[:3],
@@ -97,10 +108,15 @@ def gather() -> Facts:
         memory_available=memory.available,
         gpus=_gpus(),
         pci_gpus=_pci_gpus(),
-        nvrtc=_nvrtc(),
+        nvrtc=nvrtc,
+        nvrtc_problem=nvrtc_problem,
         headers=_headers(),
-        carried_kernels=_carried_kernels(),
+        foreign_headers=_foreign_headers(),
+        carried_kernels=carried,
+        carried_cubins=cubins,
+        kernel_dir_problem=kernel_dir_problem,
         torch_ops=_torch_ops() if version else (),
+        checkout=(Path(__file__).parents[2] / "constraints.txt").is_file(),
         packages=_packages(),
         tiny_present=_tiny_present(),
         smollm2_cached=_smollm2_cached(),
@@ -160,11 +176,18 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-def _nvrtc() -> str | None:
-    from labkit.device.nvrtc import find_nvrtc
+def _nvrtc() -> tuple[str | None, str]:
+    """The compiler, if it compiles; else why the one that is here does not, "" where there is none."""
+    from labkit.device.nvrtc import find_nvrtc, incomplete_nvrtc
 
     found = find_nvrtc()
-    return str(found) if found else None
+    if found is None:
+        broken = incomplete_nvrtc()
+        return None, f"{broken} lacks {broken.builtins}" if broken else ""
+    probe = found.compile('extern "C" __global__ void probe() {}', "probe.cu", {}, ["-arch=sm_70"])
+    if probe.succeeded:
+        return str(found), ""
+    return None, f"{found} does not compile ({next(iter(probe.log.splitlines()), 'it says nothing')})"
 
 
 def _headers() -> bool:
@@ -173,12 +196,28 @@ def _headers() -> bool:
     return bool(header_folders())
 
 
-def _carried_kernels() -> bool:
-    from labkit.device.carried import MANIFEST
+def _foreign_headers() -> str:
+    from labkit.device.toolkit import foreign_headers
+
+    found = foreign_headers()
+    return str(found) if found else ""
+
+
+def _carried_kernels() -> tuple[bool, bool, str]:
+    """Whether compiled kernels are here, whether a V100's machine code is among them, and what is wrong with them."""
     from labkit.device.image import WHEEL_FOLDER
+    from labkit.device.manifest import PTX, read_manifest
+    from labkit.errors import KernelBuildError
 
     chosen = os.environ.get("LABKIT_KERNEL_DIR")
-    return any((folder / MANIFEST).is_file() for folder in (WHEEL_FOLDER, *([Path(chosen)] if chosen else [])))
+    folders = [Path(chosen)] if chosen else []
+    targets: set[str] = set()
+    try:
+        for folder in (*folders, *([WHEEL_FOLDER] if WHEEL_FOLDER.is_dir() else [])):
+            targets.update(*(record.files for record in read_manifest(folder).records))
+    except KernelBuildError as error:
+        return False, False, error.message
+    return PTX in targets, "sm_70" in targets, ""
 
 
 def _torch_ops() -> tuple[str, ...]:

@@ -44,8 +44,8 @@ def line(x1: float, y1: float, x2: float, y2: float, stroke: str = "#444", width
 
 
 def percent(share: float) -> str:
-    """A share as a whole percentage."""
-    return f"{share:.0%}"
+    """A share as a percentage, with one decimal where it is no whole one: ``100%``, ``12.5%``."""
+    return f"{100 * share:.1f}".removesuffix(".0") + "%"
 
 
 def counted(number: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from labkit.lab.picture import SvgPicture
 
 
 class Leaf(Protocol):
-    """A page: its title on the slider, its content in HTML (or SVG, as ``mime`` says) and in plain text."""
+    """A page: its title on the slider, its content in HTML (or SVG, as ``mime`` says), in plain text, and in words."""
 
     @property
     def mime(self) -> str: ...
@@ -23,6 +23,9 @@ class Leaf(Protocol):
 
     @property
     def text(self) -> str: ...
+
+    @property
+    def alt(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class PictureLeaf:
     def text(self) -> str:
         """The picture in plain text."""
         return self.picture.text
+
+    @property
+    def alt(self) -> str:
+        """The picture in one or two sentences."""
+        return self.picture.alt
 
 
 class Flipbook:
@@ -66,25 +74,32 @@ class Flipbook:
             return
         self._build(ipywidgets, name)
 
-    def show(self, title: str) -> None:
-        """Turn to a page. Raises KeyError, with the titles that there are, for another title."""
-        chosen = next((leaf for leaf in self.leaves if leaf.title == title), None)
+    def show(self, title: str | int) -> Flipbook:
+        """Turn to a page; a notebook shows it, since the book itself is what this returns.
+
+        title: 7 is the page "7". Raises KeyError, with the titles that there are, for another title.
+        """
+        chosen = next((leaf for leaf in self.leaves if leaf.title == str(title)), None)
         if chosen is None:
             raise KeyError(f"no page {title!r}; there are {', '.join(leaf.title for leaf in self.leaves)}")
         self.selected = chosen
         if self.view is not None:
-            self.slider.value, self.view.value = title, chosen.html
+            self.slider.value, self.view.value = chosen.title, chosen.html
+        return self
 
     def __iter__(self) -> Iterator[Leaf]:
         return iter(self.leaves)
 
     def __repr__(self) -> str:
-        return self.selected.text
+        others = [leaf.title for leaf in self.leaves if leaf is not self.selected]
+        named = f"\nother pages, by .show({others[0]!r}) and so on: {', '.join(others)}" if others else ""
+        return self.selected.text + named
 
     def _repr_mimebundle_(self, **settings: Any) -> Any:
         """The widgets where there are any, and always the page itself, for front ends that cannot show them."""
         widgets = {} if self._box is None else self._box._repr_mimebundle_(**settings)
-        return {**widgets, self.selected.mime: self.selected.html, "text/plain": repr(self)}
+        page, mime = self.selected, self.selected.mime
+        return {**widgets, mime: page.html, "text/plain": repr(self)}, {mime: {"alt": page.alt}}
 
     def _build(self, ipywidgets: Any, name: str) -> None:
         titles = [leaf.title for leaf in self.leaves]

@@ -40,6 +40,11 @@ class Page:
         return "\n".join(parts)
 
     @property
+    def alt(self) -> str:
+        """What the tables are, in a sentence."""
+        return f"The source of {self.title}, line by line, with what each line cost: {', '.join(HEADINGS)}."
+
+    @property
     def html(self) -> str:
         """A table for each file; the PTX of a line unfolds."""
         tables = "".join(_html_table(name, lines) for name, lines in self.files.items())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -63,19 +66,40 @@ def run_rung(rung: str, rows: int, hidden: int, *, fused: bool = False, trace: b
 
 def run_text(text: str, rung: str, rows: int, hidden: int) -> RungRun:
     """Run a changed text of a rung, with that rung's macros and headers. Raises KernelBuildError."""
+    return _run(text, rung, rows, hidden, [rung_path("rmsnorm", rung).parent])
+
+
+def _run(source: str | Path, rung: str, rows: int, hidden: int, folders: Sequence[str | Path]) -> RungRun:
     x, weight = torch.randn(rows, hidden).half(), torch.rand(hidden) + 0.5
     y = torch.zeros_like(x)
     macros = rmsnorm.macros(hidden)
     result = labkit.sim.run(
-        text,
+        source,
         name="rmsnorm",
         grid=rows,
         block=macros["THREADS"],
         args=[x, weight, y, EPS],
         macros=macros,
-        include_dirs=[rung_path("rmsnorm", rung).parent],
+        include_dirs=folders,
     )
     return RungRun(rung, x, y, rmsnorm.reference(x, weight, EPS), result)
+
+
+def run_changed(rung: str, old: str, new: str, rows: int, hidden: int) -> RungRun:
+    """Run a rung with ``new`` in place of ``old``, in its file or in a header of it, wherever ``old`` stands.
+
+    Raises ValueError if it stands nowhere: nothing would have changed. Raises KernelBuildError.
+    """
+    source = read_rung("rmsnorm", rung)
+    texts = {source.name: source.text, **source.headers}
+    if not any(old in text for text in texts.values()):
+        raise ValueError(f"{old!r} stands neither in {source.name} nor in its headers")
+    with TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace(old, new), encoding="utf-8")
+        return _run(Path(folder, source.name), rung, rows, hidden, [folder])
 
 
 def first_sum(run: RungRun) -> list[tuple[int, ...]]:

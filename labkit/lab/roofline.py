@@ -12,7 +12,7 @@ from labkit.sim.counters import Counters
 from labkit.sim.flops import flops
 
 WIDTH, HEIGHT, LEFT, TOP, MARGIN, ROW = 560, 300, 70, 36, 12, 22  # pixels; WIDTH and HEIGHT of the plot
-RADIUS = 9
+RADIUS, LABEL = 5, 18  # pixels: of a dot, and between numbers
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,16 @@ def _roofs(axes: _Axes, device: Device) -> list[str]:
 
 
 def _dots(points: Sequence[Point], axes: _Axes, device: Device) -> list[str]:
-    """A numbered dot on the roof; where it would cover the one before, it hangs below its place on a thread."""
+    """A dot on the roof and its number below; a number that would cover another hangs deeper, on a thread."""
     parts: list[str] = []
     taken: list[tuple[float, float]] = []
     for number, point in enumerate(points, 1):
         x, roof = axes.x(point.intensity), axes.y(device.attainable(point.intensity, point.unit))
-        y = roof
-        while any(math.hypot(x - a, y - b) < 2 * RADIUS for a, b in taken):
-            y += RADIUS
+        y = roof + LABEL
+        while any(math.hypot(x - a, y - b) < LABEL for a, b in taken):
+            y += LABEL / 2
         taken.append((x, y))
-        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="#f0e442" stroke="#444"/>'
-        parts.append(line(round(x, 1), roof, round(x, 1), y) + dot + words(round(x, 1), y, str(number), size=11))
+        dot = f'<circle cx="{x:.1f}" cy="{roof:.1f}" r="{RADIUS}" fill="#f0e442" stroke="#444"/>'
+        thread = line(round(x, 1), roof, round(x, 1), round(y - LABEL / 2, 1))
+        parts.append(thread + dot + words(round(x, 1), round(y, 1), str(number), size=11, bold=True))
     return parts

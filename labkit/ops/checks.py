@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ def named_sizes(op: str, tensors: Tensors) -> dict[str, int]:
     """
     sizes: dict[str, int] = {}
     for name, (tensor, dtype, dimensions) in tensors.items():
+        check_tensor(op, name, tensor)
         shape = tensor.shape
         if tensor.dtype != dtype or len(shape) != len(dimensions):
             raise _mismatch(op, name, tensors)
@@ -36,6 +38,19 @@ def named_sizes(op: str, tensors: Tensors) -> dict[str, int]:
             if expected != size:
                 raise _mismatch(op, name, tensors)
     return sizes
+
+
+def check_tensor(op: str, name: str, tensor: Any) -> None:
+    """Raises KernelArgumentError for what is no tensor, has no plain memory, or waits for a gradient."""
+    if not isinstance(tensor, Tensor):
+        raise KernelArgumentError(f"{op}: {name} is a {type(tensor).__name__}.", cure="Give a torch tensor.")
+    if tensor.layout != torch.strided:
+        raise KernelArgumentError(f"{op}: {name} is {_short(tensor.layout)}.", cure="Call .to_dense() on it.")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise KernelArgumentError(
+            f"{op}: {name} requires a gradient, which its kernels do not compute.",
+            cure="Work under torch.no_grad(), detach it, or use the executor torch.",
+        )
 
 
 def _mismatch(op: str, name: str, tensors: Tensors) -> KernelArgumentError:
@@ -51,21 +66,48 @@ def _mismatch(op: str, name: str, tensors: Tensors) -> KernelArgumentError:
     return KernelArgumentError(f"{op}: {name} {problem}.", cure="Check the shapes.")
 
 
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _short(what: torch.dtype | torch.layout) -> str:
+    return str(what).removeprefix("torch.")
+
+
+def chosen_rung(op: str, rung: str | None, rungs: Sequence[str]) -> str:
+    """The rung that was asked for, the last one for None. Raises KernelArgumentError for what is no name."""
+    if rung is None:
+        return rungs[-1]
+    if not isinstance(rung, str) or not rung:
+        raise KernelArgumentError(f"{op}: the rung is {rung!r}.", cure=f"Choose one of: {', '.join(rungs)}.")
+    return rung
+
+
+def number(op: str, name: str, value: Any) -> float:
+    """A Python float from a number of any kind. Raises KernelArgumentError for others, and for too large ones."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except OverflowError:
+        raise KernelArgumentError(f"{op}: {name} is too large for a float.", cure="Give a smaller number.") from None
+    except (TypeError, ValueError, RuntimeError):
+        message = f"{op}: {name} is a {type(value).__name__}."
+        raise KernelArgumentError(message, cure="Give one Python float.") from None
 
 
 def vector_width(most: int, counts: Sequence[int], tensors: Sequence[Tensor]) -> int:
     """How many neighbouring elements may move together: a power of two, at most ``most``, itself one.
 
     It divides every one of ``counts`` (row lengths and strides, in elements), and the tensors' addresses are multiples
-    of what one instruction then moves. A view that starts at an odd element gets 1: slower, never wrong.
+    of what one instruction then moves. A view that starts at an odd element gets 1: slower, never wrong. Raises
+    KernelArgumentError for a tensor that starts inside an element's place, which no GPU can load.
     """
     bits = most
     for count in counts:
         bits |= count
     for tensor in tensors:
-        bits |= tensor.data_ptr() % WIDEST_LOAD // tensor.element_size()
+        elements, odd = divmod(tensor.data_ptr() % WIDEST_LOAD, tensor.element_size())
+        if odd:
+            message = f"A {_short(tensor.dtype)} tensor starts at address {tensor.data_ptr():#x}."
+            raise KernelArgumentError(message, cure="Call .clone() on it: elements lie at multiples of their size.")
+        bits |= elements
     return bits & -bits  # the lowest bit that is set in any of them
 
 
@@ -74,9 +116,15 @@ def block_size(items: int, most: int = 256) -> int:
     return max(WARP, min(most, 1 << (items - 1).bit_length()))
 
 
-def dense_rows(x: Tensor) -> Tensor:
-    """``x`` [..., D] as [rows, D], one row after the other in memory; copied only where it does not lie so."""
-    return x.reshape(-1, x.shape[-1]).contiguous()
+def dense_rows(op: str, name: str, x: Tensor) -> Tensor:
+    """``x`` [..., D] as [rows, D], one row after the other in memory; copied only where it does not lie so.
+
+    Raises KernelArgumentError for a tensor without dimensions.
+    """
+    check_tensor(op, name, x)
+    if not x.dim():
+        raise KernelArgumentError(f"{op}: {name} has no dimensions.", cure="Give rows: shape [..., D].")
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous()
 
 
 def span(x: Tensor) -> Tensor:
@@ -84,5 +132,7 @@ def span(x: Tensor) -> Tensor:
 
     A kernel that is told the strides may be given this: launches take dense tensors only.
     """
+    if not x.numel():
+        return x.reshape(0)
     elements = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.as_strided((elements,), (1,))

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.checks import MOST_THREADS, block_size, dense_rows, named_sizes, vector_width
+from labkit.ops.checks import (
+    MOST_THREADS,
+    block_size,
+    check_tensor,
+    chosen_rung,
+    dense_rows,
+    named_sizes,
+    number,
+    vector_width,
+)
 
 RUNGS = ["1_naive", "2_shuffle", "3_vector"]
 MOST_ELEMENTS = 32 * MOST_THREADS  # of a row: a thread of the last rung keeps at most 32
@@ -30,7 +39,7 @@ def rmsnorm(x: Tensor, weight: Tensor, eps: float, *, zero_centered: bool = Fals
     """
     if executor_for(x) == "torch":
         return reference(x, weight, eps, zero_centered=zero_centered)
-    return _launch("rmsnorm", [dense_rows(x), weight], eps, zero_centered, rung).view(x.shape)
+    return _launch("rmsnorm", [dense_rows("rmsnorm", "x", x), weight], eps, zero_centered, rung).view(x.shape)
 
 
 def add_rmsnorm(
@@ -43,12 +52,14 @@ def add_rmsnorm(
     """
     if executor_for(x, residual) == "torch":
         return add_reference(x, residual, weight, eps, zero_centered=zero_centered)
+    added = dense_rows("add_rmsnorm", "residual", residual)
+    check_tensor("add_rmsnorm", "x", x)
     if x.shape != residual.shape or not x.is_contiguous():
         raise KernelArgumentError(
             f"add_rmsnorm: x is {list(x.shape)} (strides {list(x.stride())}), residual {list(residual.shape)}.",
             cure="Both need the same shape, and x, which changes in place, dense rows.",
         )
-    rows, added = x.view(-1, x.shape[-1]), dense_rows(residual)
+    rows = x.view(added.shape)
     named_sizes("add_rmsnorm", {"residual": (added, torch.float16, ("rows", "hidden"))})
     return _launch("add_rmsnorm", [rows, added, weight], eps, zero_centered, rung).view(x.shape)
 
@@ -84,7 +95,7 @@ def macros(hidden: int, vec: int = 0, zero_centered: bool = False) -> dict[str, 
     """How the kernels are compiled for rows of ``hidden`` elements; vec 0: the widest loads that the length allows."""
     vec = vec or vector_width(8, [hidden], [])
     threads = max(block_size(hidden // vec), block_size(-(-hidden // 32), MOST_THREADS))
-    return {"HIDDEN": hidden, "THREADS": threads, "VEC": vec, "ZERO_CENTERED": int(zero_centered)}
+    return {"HIDDEN": hidden, "THREADS": threads, "VEC": vec, "ZERO_CENTERED": int(bool(zero_centered))}
 
 
 @cache
@@ -96,6 +107,7 @@ def _kernel(rung: str, entry: str, hidden: int, vec: int, zero_centered: bool) -
 
 def _launch(entry: str, tensors: Sequence[Tensor], eps: float, zero_centered: bool, rung: str | None) -> Tensor:
     """One block per row. tensors: x, for ``add_rmsnorm`` the residual, and the weight."""
+    rung, epsilon = chosen_rung(entry, rung, RUNGS), number(entry, "eps", eps)
     rows, weight = tensors[0], tensors[-1]
     sizes = named_sizes(
         entry, {"x": (rows, torch.float16, ("rows", "hidden")), "weight": (weight, torch.float32, ("hidden",))}
@@ -108,6 +120,6 @@ def _launch(entry: str, tensors: Sequence[Tensor], eps: float, zero_centered: bo
     y = torch.empty_like(rows)
     if count and hidden:
         vec = vector_width(8, [hidden], [*tensors, y])
-        kernel, threads = _kernel(rung or RUNGS[-1], entry, hidden, vec, zero_centered)
-        kernel.launch(count, threads, [*tensors, Out(y), float(eps)])
+        kernel, threads = _kernel(rung, entry, hidden, vec, bool(zero_centered))
+        kernel.launch(count, threads, [*tensors, Out(y), epsilon])
     return y

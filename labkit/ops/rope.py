@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.checks import named_sizes, span, vector_width
+from labkit.ops.checks import chosen_rung, named_sizes, span, vector_width
 
 RUNGS = ["1_naive", "2_pairs", "3_vector"]
 WIDEST = {"1_naive": 1, "2_pairs": 1, "3_vector": 8}  # pairs of a thread
@@ -84,13 +84,13 @@ def macros(head_dim: int, rotary_dim: int, q_heads: int, k_heads: int, vec: int 
 
 def _launch(tensors: list[Tensor], cos: Tensor, sin: Tensor, rung: str | None) -> list[Tensor]:
     """Rotate one tensor, or queries and keys: some consecutive blocks per token."""
+    rung = chosen_rung("rope", rung, RUNGS)
     tokens, dim, rotary_dim, heads = _sizes(tensors, cos, sin)
+    if not all(x.numel() for x in tensors):  # a kernel is not compiled for no heads
+        return [_launch([x], cos, sin, rung)[0] if x.numel() else torch.empty_like(x) for x in tensors]
     tensors = [x if x.stride()[1:] == (dim, 1) else x.contiguous() for x in tensors]
     turned = [x.new_empty(x.shape) for x in tensors]
-    if not tokens * sum(heads):
-        return turned
     vec = vector_width(8, [dim, rotary_dim // 2, *(x.stride(0) for x in tensors)], [*tensors, cos, sin, *turned])
-    rung = rung or RUNGS[-1]
     work = sum(heads) * (dim if rung == "1_naive" else (dim - rotary_dim // 2) // min(vec, WIDEST.get(rung, 1)))
     inputs, outputs = [*map(span, tensors), None][:2], [*map(Out, turned), None][:2]
     arguments = [*inputs, cos, sin, *outputs, tensors[0].stride(0), tensors[-1].stride(0)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.checks import dense_rows, named_sizes, vector_width
+from labkit.ops.checks import chosen_rung, dense_rows, named_sizes, vector_width
 
 RUNGS = ["1_naive", "2_half2", "3_vector"]
 WIDEST = {"1_naive": 1, "2_half2": 2, "3_vector": 8}  # elements of a thread
@@ -25,8 +25,8 @@ def silu_mul(gate_up: Tensor, *, rung: str | None = None) -> Tensor:
     """
     if executor_for(gate_up) == "torch":
         return reference(gate_up)
-    rung = rung or RUNGS[-1]
-    rows = dense_rows(gate_up)
+    rung = chosen_rung("silu_mul", rung, RUNGS)
+    rows = dense_rows("silu_mul", "gate_up", gate_up)
     sizes = named_sizes("silu_mul", {"gate_up": (rows, torch.float16, ("rows", "2 I"))})
     if sizes["2 I"] % 2:
         raise KernelArgumentError(f"silu_mul: gate_up has rows of {sizes['2 I']} elements.", cure="Give [gate | up].")

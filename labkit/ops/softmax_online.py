@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
-from labkit.ops.checks import block_size, dense_rows, named_sizes, vector_width
+from labkit.ops.checks import block_size, chosen_rung, dense_rows, named_sizes, number, vector_width
 
 RUNGS = ["1_three_passes", "2_online", "3_vector"]
 MOST_THREADS = 512
@@ -22,17 +22,18 @@ def softmax(x: Tensor, scale: float = 1.0, *, rung: str | None = None) -> Tensor
     """Softmax of scale * x over the last dimension: fp32 [..., N] -> fp32 [..., N].
 
     Elements may be -inf (masked: 0); a row of nothing else is NaN. Rows that do not lie one after the other are copied
-    first. Raises KernelArgumentError for another dtype.
+    first. Raises KernelArgumentError for another dtype, and for a tensor without dimensions.
     """
     if executor_for(x) == "torch":
         return reference(x, scale)
-    rows = dense_rows(x)
+    rung, factor = chosen_rung("softmax", rung, RUNGS), number("softmax", "scale", scale)
+    rows = dense_rows("softmax", "x", x)
     sizes = named_sizes("softmax", {"x": (rows, torch.float32, ("rows", "columns"))})
     columns = sizes["columns"]
     y = torch.empty_like(rows)
     if y.numel():
-        kernel, threads = _kernel(rung or RUNGS[-1], columns, vector_width(4, [columns], [rows, y]))
-        kernel.launch(sizes["rows"], threads, [rows, Out(y), columns, float(scale)])
+        kernel, threads = _kernel(rung, columns, vector_width(4, [columns], [rows, y]))
+        kernel.launch(sizes["rows"], threads, [rows, Out(y), columns, factor])
     return y.view(x.shape)
 
 

@@ -3,6 +3,12 @@
 from labkit.sim import run
 result = run(source, name="k", grid=(1, 1, 1), block=(64, 1, 1), args=[tensor])
 result.findings, result.counters
+
+Races are judged by what happened in one order of the threads; ``shuffle_seed`` tries others. Some faults are not seen:
+
+- volatile data that a loop compares before it goes on: it is taken for a flag,
+- a missing fence after a flag that was read by an atomic, if a barrier follows (see ``labkit.sim.fences``),
+- masks that disagree between lanes which come to a warp operation one after the other.
 """
 
 from __future__ import annotations

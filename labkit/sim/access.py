@@ -17,6 +17,7 @@ from labkit.sim.lanes import split_lanes
 from labkit.sim.locate import absolute_index, locate
 from labkit.sim.memory import BlockMemory
 from labkit.sim.shadows import check_written, mark_block_written, mark_written
+from labkit.sim.warp import check_defined
 
 if TYPE_CHECKING:
     from labkit.sim.threads import Threads
@@ -36,8 +37,7 @@ def load(
         return _load_in_parts(threads, space, address, offset, width, count, site, volatile)
     memory, relative = place
     watch(threads, memory, "load", relative, width * count, site, volatile=volatile)
-    if memory.shadow is not None:
-        check_written(threads, memory, relative, width * count, site)
+    check_written(threads, memory, relative, width * count, site)
     taken = _take(threads, memory, relative, width, count)
     return [taken] if count == 1 else list(taken.transpose(2, 0, 1).copy())
 
@@ -65,6 +65,8 @@ def store(
     memory, relative = place
     threads.run.memory.changes += 1
     watch(threads, memory, "store", relative, total, site, values, volatile)
+    if threads.run.brought_undefined:
+        check_defined(threads, values, site)
     if isinstance(memory, BlockMemory):
         mark_block_written(threads, memory, relative, total)
         relative = absolute_index(threads, memory, relative)
@@ -140,7 +142,9 @@ def watch(
         address = relative + memory.start
         if races is not None:
             races.global_access(threads, memory, kind, address, total, site, values=values, volatile=volatile)
-        if counters is not None:
+        if counters is not None and memory.constant:
+            counters.constant_access(threads, site)
+        elif counters is not None:
             counters.global_access(threads, kind, address, total, site, memory.shift)
     elif memory is run.shared:
         if races is not None:

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.sim.coalescing import LANES, Array, Integers
-from labkit.sim.findings import Findings
+from labkit.sim.findings import Findings, Line, line_of
+from labkit.sim.polling import polling_lines
+from labkit.sim.program import Site
 
 SHARED_STRIDE = 1 << 24  # more bytes than a block has of shared memory
 Flags = npt.NDArray[np.bool_]
@@ -36,6 +38,11 @@ class Team:
         """Threads, those that only fill up a block's last warp included."""
         return self.blocks * self.block_threads
 
+    @cached_property
+    def polling_lines(self) -> frozenset[Line]:
+        """Where the kernel looks at flags."""
+        return polling_lines(self.findings.kernel)
+
 
 @dataclass(frozen=True, eq=False)
 class Access:
@@ -55,6 +62,10 @@ class Access:
     values: Sequence[Array] | None  # what was stored: raw unsigned arrays; None where nobody asked
 
     @property
+    def _site(self) -> Site:
+        return self.team.findings.kernel.sites[self.site]
+
+    @property
     def writes(self) -> bool:
         """True for stores and atomics."""
         return self.kind != "load"
@@ -64,19 +75,29 @@ class Access:
         """Meant for other threads to see at once: two strong accesses do not race.
 
         Volatile ones in shared memory are not among them: lanes of a warp that rely on each other's volatile stores
-        without __syncwarp are a fault of their own kind, common in code from before Volta.
+        without __syncwarp are a fault of their own kind, common in code from before Volta. Those of the memory model
+        (cuda::atomic) are.
         """
-        return self.kind == "atomic" or (self.volatile and not self.shared)
+        return self.kind == "atomic" or (self.volatile and (not self.shared or self._of_memory_model))
 
     @property
-    def compares(self) -> bool:
-        """A compare-and-swap, which fails by itself if its word has changed since the thread looked."""
-        return self.kind == "atomic" and ".cas." in self.team.findings.kernel.sites[self.site].text
+    def _of_memory_model(self) -> bool:
+        return any(word in self._site.text for word in (".relaxed", ".acquire", ".release"))
 
     @property
     def swaps(self) -> bool:
-        """A compare-and-swap."""
-        return self.kind == "atomic" and ".cas" in self.team.findings.kernel.sites[self.site].text
+        """A compare-and-swap, which fails by itself if its word has changed since the thread looked."""
+        return self.kind == "atomic" and ".cas" in self._site.text
+
+    @property
+    def narrow(self) -> bool:
+        """An atomic that is one for the threads of its own block only (atomicAdd_block and its like)."""
+        return self._site.kind.startswith("atomic") and ".cta" in self._site.text
+
+    @property
+    def polls(self) -> bool:
+        """A volatile load of a flag."""
+        return self.volatile and self.kind == "load" and line_of(self._site) in self.team.polling_lines
 
     @property
     def lanes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from labkit.sim.coalescing import LANES
 from labkit.sim.counters import Counters
 from labkit.sim.counts import SiteCounts
@@ -9,23 +11,28 @@ from labkit.sim.counts import SiteCounts
 COLUMNS = ("warp instr", "active", "sect/req", "useful", "conflicts")
 WIDTHS = tuple(len(name) for name in COLUMNS)
 LEGEND = (
-    "warp instr: PTX instructions times warps; active: lanes that take part, of 32; sect/req: 32-byte sectors per "
-    "global\nrequest; useful: bytes asked for, of the bytes moved; conflicts: cycles lost to bank conflicts"
+    "warp instr: PTX instructions times warps; active: lanes that take part, where not all 32; sect/req: 32-byte "
+    "sectors\nper global request; useful: bytes asked for, of the bytes moved; conflicts: cycles lost to bank conflicts"
 )
+MARKED = "\n!: a finding names this line"
 
 
-def annotate(source: str, counters: Counters, file: str | None = None) -> str:
+def annotate(source: str, counters: Counters, file: str | None = None, marked: Collection[int] = ()) -> str:
     """Every line of a CUDA source with its counts.
 
     Args:
         source: the text that was compiled.
         counters: of a launch.
         file: the source's name in the line table; by default the file in which most of the work was done.
+        marked: numbers of lines with findings; they get an exclamation mark.
     """
     lines = counters.by_line()
     name = _main_file(lines) if file is None else file
-    body = [_line(number, text, lines.get((name, number))) for number, text in enumerate(source.splitlines(), 1)]
-    return "\n".join([f"{_columns(COLUMNS)}  line", *body, "", LEGEND])
+    body = [
+        _line(number, text, lines.get((name, number)), number in marked)
+        for number, text in enumerate(source.splitlines(), 1)
+    ]
+    return "\n".join([f"{_columns(COLUMNS)}  line", *body, "", LEGEND + (MARKED if marked else "")])
 
 
 def _main_file(lines: dict[tuple[str, int], SiteCounts]) -> str:
@@ -35,9 +42,9 @@ def _main_file(lines: dict[tuple[str, int], SiteCounts]) -> str:
     return max(work, key=lambda file: work[file], default="")
 
 
-def _line(number: int, text: str, counts: SiteCounts | None) -> str:
+def _line(number: int, text: str, counts: SiteCounts | None, marked: bool) -> str:
     cells = _cells(counts) if counts is not None and counts.warp_instructions else ("",) * len(COLUMNS)
-    return f"{_columns(cells)}  {number:4} | {text}".rstrip()
+    return f"{_columns(cells)} {'!' if marked else ' '}{number:4} | {text}".rstrip()
 
 
 def _cells(counts: SiteCounts) -> tuple[str, ...]:

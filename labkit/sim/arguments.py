@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from labkit.sim.buffers import WORD, Out, is_array
 from labkit.sim.memory import Memory
 from labkit.sim.program import Kernel, Variable
 
-FLOATS: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+FLOATS = {"f16": "e", "f32": "f", "f64": "d"}  # how struct writes them
 
 
 class Parameters:
@@ -20,6 +22,10 @@ class Parameters:
     def __init__(self, block: bytes) -> None:
         self._bytes = np.frombuffer(block, np.uint8)
         self._known: dict[tuple[int, int], Any] = {}
+
+    def copy(self) -> Any:
+        """All of its bytes, in an array of their own."""
+        return self._bytes.copy()
 
     def read(self, offset: int, width: int) -> Any:
         """``width`` bytes as an unsigned integer, in an array of shape (1, 1)."""
@@ -59,27 +65,34 @@ def _argument_bytes(
         if parameter.size != 8 or parameter.type not in ("u64", "b64", "s64"):
             raise refuse(f"it is no pointer, but {_kind(tensor)} was given", "Give a number.")
         return memory.add(argument if checks else tensor, f"argument {position}", device).to_bytes(8, "little")
-    if isinstance(argument, bytes | np.generic):
-        data = bytes(argument) if isinstance(argument, bytes) else argument.tobytes()
-        if len(data) == parameter.size:
-            return data
-        if isinstance(argument, bytes):
+    if isinstance(argument, bytes | np.void) or (isinstance(argument, np.float16) and parameter.is_struct):
+        data = argument.tobytes() if isinstance(argument, np.generic) else argument
+        if len(data) != parameter.size:
             raise refuse(f"it has {parameter.size} bytes, {len(data)} were given", "Give all of its bytes.")
-        argument = argument.item()
+        return data
     if argument is None:
         argument = 0  # a null pointer
-    if not isinstance(argument, bool | int | float):
-        raise refuse(f"{_kind(argument)} was given", "Give a tensor, an array, a number, or bytes for a struct.")
-    if parameter.type in FLOATS or (isinstance(argument, float) and parameter.size == 2):
-        return FLOATS.get(parameter.type, np.float16)(argument).tobytes()
-    if isinstance(argument, float):
-        raise refuse(f"it is an integer, but {argument} was given", "Give an int.")
-    if parameter.size not in (1, 2, 4, 8):
-        raise refuse(f"it is a struct of {parameter.size} bytes, but {argument} was given", "Give its bytes.")
+    value = argument.item() if isinstance(argument, np.generic) else argument
+    if not isinstance(value, bool | int | float):
+        raise refuse(f"{_kind(value)} was given", "Give a tensor, an array, a number, or bytes for a struct.")
+    if parameter.type in FLOATS:
+        return _float_bytes(parameter.type, value, refuse)
+    if isinstance(value, float):
+        raise refuse(f"it is an integer or a struct, but {value} was given", "Give an int, or the bytes of the struct.")
+    if parameter.is_struct or parameter.size not in (1, 2, 4, 8):
+        raise refuse(f"it is a struct of {parameter.size} bytes, but {value} was given", "Give its bytes.")
     bits = 8 * parameter.size
-    if not -(1 << bits - 1) <= argument < 1 << bits:
-        raise refuse(f"{argument} does not fit {parameter.size} bytes", "Give a smaller number.")
-    return (int(argument) & ((1 << bits) - 1)).to_bytes(parameter.size, "little")
+    if not -(1 << bits - 1) <= value < 1 << bits:
+        raise refuse(f"{value} does not fit {parameter.size} bytes", "Give a smaller number.")
+    return (int(value) & ((1 << bits) - 1)).to_bytes(parameter.size, "little")
+
+
+def _float_bytes(type_: str, value: float, refuse: Callable[[str, str], KernelArgumentError]) -> bytes:
+    try:
+        number = float(value)
+        return struct.pack("<" + FLOATS[type_], number)
+    except OverflowError:
+        raise refuse(f"the number is too large for {type_}", "Give a smaller number.") from None
 
 
 def _kind(argument: Any) -> str:

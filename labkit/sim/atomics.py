@@ -81,12 +81,11 @@ def _raw(operand: Array, size: int) -> Array:
 
 def _indexes(threads: Threads, memory: Any, relative: Array, size: int, site: int) -> Array:
     """Word numbers, one per thread; reports words that hold nothing yet, and notes that they do now."""
+    check_written(threads, memory, relative, size, site)
     if isinstance(memory, BlockMemory):
-        check_written(threads, memory, relative, size, site)
         mark_block_written(threads, memory, relative, size)
         relative = absolute_index(threads, memory, relative)
-    elif isinstance(memory, Buffer) and memory.shadow is not None:
-        check_written(threads, memory, relative, size, site)
+    elif memory.shadow is not None:
         mark_written(memory, relative, size)
     return threads.spread(relative >> size.bit_length() - 1)
 
@@ -125,6 +124,8 @@ def apply(
         view = VIEWS.get(type, words.dtype.type)
         COMMUTING[op].at(words.view(view), index, operands[0].view(view))
         return None, True
+    if op == "cas" and not (words[index] == operands[0]).any():
+        return (words[index] if wanted else None), False  # all fail, as they mostly do while they wait for a lock
     old, changed = np.empty(index.shape, words.dtype), False
     for chosen in rounds(index):
         place = index[chosen]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from labkit.sim.geometry import WARP
 from labkit.sim.groups import Group
 from labkit.sim.program import EXIT, Barrier, Kernel
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from labkit.sim.machine import Run
 
 Array = npt.NDArray[Any]
+NUMBERS = 16  # barriers of a block
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Barriers:
 
     def arrive(self, group: Group, barrier: Barrier, next_position: int) -> list[Group]:
         """A group has reached a barrier; returns the groups that can go on, perhaps with others released by it."""
+        self._check_operands(group, barrier)
         if barrier.kind != "arrive" and not self.slots and self._is_whole(group, barrier):
             blocks = np.flatnonzero(np.bincount(group.threads.block_of[0], minlength=self.run.geometry.blocks))
             self.run.passed_by_blocks(blocks)
@@ -72,6 +75,7 @@ class Barriers:
             return []
         waiting: dict[int, list[Array]] = {}
         for block, slot in complete:
+            self._check_arrived(slot)
             self._check_sites(block, slot)
             self._finish_reduction(slot)
             for arrival in slot.arrivals:
@@ -115,6 +119,8 @@ class Barriers:
             chosen = np.flatnonzero((block == key[0]) & (number == key[1]))
             count = None if expected is None else int(expected[chosen[0]])
             slot = self.slots.setdefault(key, _Slot(count))
+            if slot.expected != count:
+                self._report_counts(slot, count, barrier, lanes[chosen])
             slot.arrivals.append(
                 _Arrival(lanes[chosen], barrier, next_position, None if votes is None else votes[chosen])
             )
@@ -144,15 +150,47 @@ class Barriers:
 
     # Checks
 
+    def _check_operands(self, group: Group, barrier: Barrier) -> None:
+        """A block has 16 barriers, and they count whole warps."""
+        if is_plain(barrier):
+            return
+        site, lanes = barrier.site.index, group.lanes
+        number = _spread(group, barrier.number)
+        wrong = (number < 0) | (number >= NUMBERS)
+        if wrong.any():
+            text = f"waits at barrier {number[wrong][0]}; a block has barriers 0 to {NUMBERS - 1}"
+            self.run.report_flat("invalid-barrier", site, text, lanes[wrong])
+        if barrier.threads is None:
+            return
+        count = _spread(group, barrier.threads)
+        wrong = (count <= 0) | (count % WARP != 0)
+        if wrong.any():
+            text = f"comes to a barrier of {count[wrong][0]} threads; a barrier counts whole warps, multiples of {WARP}"
+            self.run.report_flat("invalid-barrier", site, text, lanes[wrong])
+
+    def _report_counts(self, slot: _Slot, count: int | None, barrier: Barrier, lanes: Array) -> None:
+        """Threads at one barrier must agree on how many it waits for."""
+        ours, theirs = ("all threads" if each is None else f"{each} threads" for each in (count, slot.expected))
+        text = f"comes to a barrier for {ours} where others of its block came for {theirs}"
+        self.run.report_flat("invalid-barrier", barrier.site.index, text, lanes)
+
+    def _check_arrived(self, slot: _Slot) -> None:
+        """More threads at once than a barrier counts pass in some order, each time without waiting for the rest."""
+        if slot.expected is not None and slot.arrived > slot.expected:
+            last = slot.arrivals[-1]
+            text = f"is one of {slot.arrived} threads that come to a barrier of {slot.expected} at once"
+            self.run.report_flat("invalid-barrier", last.barrier.site.index, text, last.lanes)
+
     def _check_sites(self, block: int, slot: _Slot) -> None:
-        """All threads of a block should meet at one and the same barrier of the program."""
+        """All threads of a block should meet at one and the same barrier of the program; parts of it need not."""
         first = slot.arrivals[0]
+        if slot.expected is not None:
+            return
         for other in slot.arrivals[1:]:
             one_way = "arrive" in (other.barrier.kind, first.barrier.kind)
             if other.barrier.site is not first.barrier.site and not one_way:
                 self.run.report_barrier(first.barrier.site.index, first.lanes, other.barrier.site.index, other.lanes)
-        if slot.expected is None:
-            self._check_ended(block, first)
+        self._check_ended(block, first)
 
     def _check_ended(self, block: int, first: _Arrival) -> None:
         """Threads that ended early count as arrived; those that went around the barrier and on should not have."""
@@ -176,6 +214,11 @@ class Barriers:
                 arrived = np.concatenate([each.lanes for each in slot.arrivals])
                 waited = [each.lanes for each in slot.arrivals if each.barrier.kind != "arrive"]
                 self.run.passed_by_some(arrived, np.concatenate(waited) if waited else arrived[:0])
+
+
+def is_plain(barrier: Barrier) -> bool:
+    """For all threads of the block, under a number that is known to exist: __syncthreads and its kin."""
+    return barrier.threads is None and isinstance(barrier.number, int) and 0 <= barrier.number < NUMBERS
 
 
 def combine(kind: str, yes: Array, count: Array) -> Array:

@@ -87,16 +87,17 @@ class Buffer(Store):
         self.start = start  # address of data[0]: base rounded down to a multiple of 16
         self.owner = owner  # keeps the memory alive
         self.shift = device_shift(storage_address(owner, base))
-        self.tag = 0  # what pointers made for it carry, see labkit.sim.memory
+        self.constant = False  # a __constant__ variable
+        self.tags: tuple[int, ...] = (0,)  # what pointers made for it carry, see labkit.sim.memory; 0: none
 
     @property
     def pointer(self) -> int:
         """A pointer to its first byte, as kernels see it."""
-        return self.base | self.tag << TAG_SHIFT
+        return self.base | self.tags[-1] << TAG_SHIFT
 
     def holds(self, address: int) -> bool:
         """Whether the byte at a pointer is part of it; pointers made for other allocations never are."""
-        return self.base <= address & ADDRESS_MASK < self.end and address >> TAG_SHIFT in (0, self.tag)
+        return self.base <= address & ADDRESS_MASK < self.end and address >> TAG_SHIFT in self.tags
 
     def expect_writes(self, base: int, size: int) -> None:
         """Count these bytes as uninitialized from now on."""

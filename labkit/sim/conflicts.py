@@ -8,6 +8,7 @@ or volatile). They race unless something orders them: a barrier of their block, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +24,6 @@ NOBODY = -1
 def contested_rows(accesses: list[Access], words: Words, size: int, one_block: bool) -> Rows | None:
     """All accesses to words that one thread writes and another one uses; None where there are none."""
     places = [words(access) for access in accesses]
-    _spare_compared(accesses, places, size)
     clash = _contested(accesses, places, size, one_block)
     if not clash.any():
         return None
@@ -32,19 +32,6 @@ def contested_rows(accesses: list[Access], words: Words, size: int, one_block: b
         for entry, (access, place) in enumerate(zip(accesses, places, strict=True))
     ]
     return joined([part for part in parts if part is not None])
-
-
-def _spare_compared(accesses: list[Access], places: list[Integers], size: int) -> None:
-    """Plain loads of words under compare-and-swap do not race: the usual loop around it looks at its word first."""
-    compared = np.zeros(size + 1, bool)
-    for access, place in zip(accesses, places, strict=True):
-        if access.compares:
-            compared[place] = True
-    compared[-1] = False  # where place is -1
-    if compared.any():
-        for access, place in zip(accesses, places, strict=True):
-            if not access.writes and not access.strong:
-                place[compared[place]] = -1
 
 
 def _contested(accesses: list[Access], places: list[Integers], size: int, one_block: bool) -> Flags:
@@ -88,18 +75,46 @@ def racing_pairs(accesses: list[Access], words: Words, size: int, one_block: boo
     return (rows.take(first), rows.take(second)) if len(first) else None
 
 
+def in_all_blocks(accesses: list[Access], pairs: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
+    """Pairs of block 0, and beside those whose outcome depends on what was stored, their like in all other blocks."""
+    first, second = pairs
+    store = np.array([access.kind == "store" for access in accesses])
+    varied = np.array([any(len(value) > 1 for value in access.values or ()) for access in accesses])
+    both = store[first.entry] & store[second.entry]
+    chosen = np.flatnonzero(both & (varied[first.entry] | varied[second.entry]))
+    if not len(chosen):
+        return pairs
+    team = accesses[0].team
+    elsewhere = np.arange(1, team.blocks)
+    copies = (_moved(rows.take(chosen), elsewhere, team.block_threads) for rows in pairs)
+    return joined([first, next(copies)]), joined([second, next(copies)])
+
+
+def _moved(rows: Rows, blocks: Integers, block_threads: int) -> Rows:
+    """The same rows in other blocks, whose numbers are given as distances."""
+    copies = rows.take(np.tile(np.arange(len(rows)), len(blocks)))
+    distance = np.repeat(blocks, len(rows))
+    moved = distance * block_threads
+    return replace(copies, block=copies.block + distance, thread=copies.thread + moved, lane=copies.lane + moved)
+
+
 def _guesses(rows: Rows, accesses: list[Access]) -> Flags:
     """Plain loads whose value is only a guess: of instructions after which threads compare-and-swap the same word.
 
     So begin the loops by which CUDA programs build atomic operations of their own; the swap finds out a wrong guess.
+    A load after the last swap is none: nothing tells whether what it brings still holds.
     """
     plain_load = ~rows.write & ~rows.strong
     swap = np.array([access.swaps for access in accesses])[rows.entry]
     if not swap.any():
         return np.zeros(len(rows), bool)
     mine = rows.thread * (rows.word.max() + 1) + rows.word
+    swapped, place = np.unique(mine[swap], return_inverse=True)
+    last = np.zeros(len(swapped), np.int64)
+    np.maximum.at(last, place, rows.time[swap])
+    found = np.minimum(np.searchsorted(swapped, mine), len(swapped) - 1)
     site = np.array([access.site for access in accesses])[rows.entry]
-    guessing = np.unique(site[plain_load & np.isin(mine, mine[swap])])
+    guessing = np.unique(site[plain_load & (swapped[found] == mine) & (rows.time < last[found])])
     return np.asarray(plain_load & np.isin(site, guessing))
 
 

@@ -99,6 +99,10 @@ class Counters:
                 self._shared_costs[key] = cost
         return cost
 
+    def constant_access(self, threads: Selection, site: int) -> None:
+        """A request to a __constant__ variable: served by the constant cache, it moves no sectors of global memory."""
+        self._sites[site].constant_requests += count_warps(threads)
+
     def local_access(self, threads: Selection, kind: str, address: Array, nbytes: int, site: int) -> None:
         """A request to local memory (spilled registers, indexed arrays); lanes interleave, so it always coalesces."""
         counts = self._sites[site]

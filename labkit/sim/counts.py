@@ -53,6 +53,7 @@ class SiteCounts:
     shared_load: SharedTraffic = field(default_factory=SharedTraffic)
     shared_store: SharedTraffic = field(default_factory=SharedTraffic)
     shared_atomic: SharedTraffic = field(default_factory=SharedTraffic)
+    constant_requests: int = 0  # loads from __constant__ variables, which have a cache of their own
     local_requests: int = 0
     local_bytes: int = 0
     atomics: int = 0  # atomic operations times threads

@@ -96,8 +96,8 @@ class Record:
             self._size = sum(map(_size, self.events))
 
     def hands_on(self) -> bool:
-        """Whether anything but barriers of whole blocks and warps was recorded."""
-        return any(isinstance(event, Access | Barrier | WarpBarrier) for event in self.events)
+        """Whether anything but barriers of whole blocks and warps was recorded, or may have been."""
+        return self.first_time > 0 or any(isinstance(event, Access | Barrier | WarpBarrier) for event in self.events)
 
     def between(self, start: int, end: int) -> list[Event]:
         """Events after the start and before the end."""
@@ -145,15 +145,21 @@ def ordered(question: Question, record: Record, *, writer_fences: bool = True, r
 class _Walk:
     """The state of one question: how far every thread and every flag hands the access on.
 
-    A thread that has read a flag may rely on the access after a fence or a barrier of its own (seen -> levels). Without
+    A thread that has read a flag may rely on the access after a fence of its own (looked or counted -> levels). Without
     one, its plain loads may still come from its multiprocessor's L1 cache, older than the flag; volatile ones do not.
+
+    A barrier is no fence: threads that wait for one that has looked at a flag know no more than it does. Only for flags
+    read by an atomic is a barrier taken for one. The CUDA samples let the last block to count itself add up what the
+    others left ("threadFenceReduction") with no fence after the count; it has not read those words before, so its cache
+    cannot hold them. What is not seen here: a block that has, and one that spins on an atomic.
     """
 
     def __init__(self, question: Question, writer_fences: bool, reader_fences: bool) -> None:
         teams = (question.earlier.team, question.later.team)
         size = max(team.first_thread + team.size for team in teams)
         self.levels: Levels = np.zeros(size, np.uint8)
-        self.seen: Levels = np.zeros(size, np.uint8)
+        self.looked: Levels = np.zeros(size, np.uint8)  # read a flag with a load
+        self.counted: Levels = np.zeros(size, np.uint8)  # ... with an atomic
         # Whoever overwrites what a thread has read needs no fence from it: a load is done when its value is there.
         fence_free = not writer_fences or question.earlier.kind == "load"
         self.levels[question.earlier_thread] = FENCED_SYSTEM if fence_free else KNOWN
@@ -173,11 +179,12 @@ class _Walk:
         if access.kind == "atomic":
             threads = access.threads() + first
             after = (threads > question.earlier_thread) & (access.places == question.earlier_address)
-            self.seen[threads[after]] = FENCED_SYSTEM
+            self.counted[threads[after]] = FENCED_SYSTEM
 
     def arrived(self) -> bool:
         """Whether the later thread may rely on the access."""
-        return bool(self.levels[self.target] or (self.direct and self.seen[self.target]))
+        seen = self.looked[self.target] or self.counted[self.target]
+        return bool(self.levels[self.target] or (self.direct and seen))
 
     def step(self, event: Event) -> None:
         """Takes one event into account."""
@@ -185,15 +192,16 @@ class _Walk:
         if team.first_thread >= len(self.levels):
             return  # a third device's, which neither side has anything to do with
         whole = slice(team.first_thread, team.first_thread + team.size)
-        mine, seen = self.levels[whole], self.seen[whole]
+        mine, looked, counted = self.levels[whole], self.looked[whole], self.counted[whole]
         if isinstance(event, Access):
-            self._flags(event, mine, seen)
+            self._flags(event, mine, counted if event.kind == "atomic" else looked)
         elif isinstance(event, Fence):
             chosen = slice(None) if event.threads is None else event.threads
-            mine[chosen] = np.maximum(mine[chosen], seen[chosen])
-            mine[chosen] = np.where(mine[chosen] > UNKNOWN, np.maximum(mine[chosen], event.level), UNKNOWN)
+            known = np.maximum(mine[chosen], np.maximum(looked[chosen], counted[chosen]))
+            mine[chosen] = np.where(known > UNKNOWN, np.maximum(known, event.level), UNKNOWN)
         else:
-            self._barrier(event, mine, np.maximum(mine, seen))
+            self._barrier(event, looked, looked)
+            self._barrier(event, mine, np.maximum(mine, counted))
 
     def _barrier(self, event: Barrier | BlockBarrier | WarpBarrier, mine: Levels, brought: Levels) -> None:
         if isinstance(event, BlockBarrier):

@@ -19,6 +19,7 @@ KINDS = {
     "global-race": "two threads use one global word without anything that orders them",
     "missing-fence": "data handed to another block or device without a fence",
     "barrier-divergence": "threads of a block wait at different barriers",
+    "invalid-barrier": "a barrier number or a count of threads that cannot work",
     "deadlock": "threads that wait for others which never come",
     "missing-lanes": "lanes of a mask that do not take part",
     "endless": "the step limit was reached",
@@ -27,7 +28,9 @@ KINDS = {
 }
 """Kind -> what it means. Checks may add kinds; these are the ones that labkit itself reports."""
 
+TOLD_BY_LINE = {"missing-lanes"}
 HEADERS = {".cuh", ".h", ".hpp", ".hxx", ".inl"}
+Line = tuple[str, int, str]  # file, line of the CUDA source or of the PTX, kind of instruction
 NO_SITE = Site(index=-1, ptx_line=0, file="", line=0, text="", kind="")
 
 
@@ -98,7 +101,8 @@ class Findings:
     ) -> None:
         """Adds a fault, or counts it where it is known: the same kind at the same instruction.
 
-        Races are one fault for two source lines: the compiler unrolls loops, and each copy would be told again.
+        Races are one fault for two source lines, and missing lanes one for a line: the compiler unrolls loops, and each
+        copy would be told again.
 
         Args:
             kind: one of KINDS.
@@ -112,7 +116,9 @@ class Findings:
         here, there = self._site(site), None if other_site is None else self._site(other_site)
         block, thread = _first(blocks), _first(threads)
         times = max(_size(blocks), _size(threads), 1) if count is None else count
-        fault = (kind, here) if there is None else (kind, _line(here), _line(there))
+        fault: tuple[Any, ...] = (kind, line_of(here) if kind in TOLD_BY_LINE else here)
+        if there is not None:
+            fault = (kind, line_of(here), line_of(there))
         known = self._by_fault.get(fault)
         if known is not None:
             known.count += times
@@ -162,7 +168,7 @@ def place(site: Site) -> str:
     return f"line {site.line} of {file.name}" if file.suffix in HEADERS else f"line {site.line}"
 
 
-def _line(site: Site) -> tuple[str, int, str]:
+def line_of(site: Site) -> Line:
     """What the copies of one access in an unrolled loop have in common."""
     return (site.file, site.line or site.ptx_line, site.kind)
 

@@ -103,11 +103,17 @@ def _check(accesses: list[Access], record: Record) -> None:
     # Volatile accesses do not race, but where they carry data and another word is the flag, a fence must part the two.
     volatile = [access for access in accesses if access.volatile and access.kind != "atomic"]
     if any(access.writes for access in volatile):
-        _check_conflicts(volatile, [replace(access, volatile=False) for access in volatile], record, only_fences=True)
+        plain = [replace(access, volatile=False) for access in volatile]
+        _check_conflicts(volatile, plain, record, only="missing-fence")
+    # Atomics of the scope of a block are none for other blocks: beside those, they are stores of who knows what.
+    atomics = [access for access in accesses if access.kind == "atomic"]
+    if any(access.narrow for access in atomics):
+        stores = [replace(access, kind="store", values=None) if access.narrow else access for access in atomics]
+        _check_conflicts(stores, stores, record, only="between blocks")
 
 
-def _check_conflicts(accesses: list[Access], compared: list[Access], record: Record, only_fences: bool = False) -> None:
-    """compared: the same accesses, some perhaps as if they were plain ones."""
+def _check_conflicts(accesses: list[Access], compared: list[Access], record: Record, only: str = "") -> None:
+    """compared: the same accesses, some perhaps as if they were plain ones; only: see report_pairs."""
     writes = [access for access in compared if access.writes]
     if not writes:
         return
@@ -122,4 +128,4 @@ def _check_conflicts(accesses: list[Access], compared: list[Access], record: Rec
 
     pairs = racing_pairs(compared, words, size, one_block=False)
     if pairs is not None:
-        report_pairs(accesses, pairs, 1 << shift, record, only_fences)
+        report_pairs(accesses, pairs, 1 << shift, record, only)

@@ -23,6 +23,9 @@ PREDICATED = re.compile(r"@(!?)\s*([$%\w]+)\s+(.*)", re.DOTALL)
 CALL = re.compile(r"call(?:\.uni)?\s*(?:\(([^)]*)\)\s*,\s*)?([$%\w]+)\s*(?:,\s*\(([^)]*)\)\s*)?")
 PARAM_ADDRESS = re.compile(r"\[([^\]+]+)(?:\+(-?\d+))?\]")
 RUNTIME_CALLS = ("vprintf", "__assertfail")  # functions of the driver that the simulator has as well
+MISSING = dict.fromkeys(
+    ("malloc", "free"), "There is no heap on the simulated device: give the kernel memory by an argument."
+)
 DROPPED = (".pragma", ".callprototype", ".calltargets", ".noreturn")
 
 
@@ -179,7 +182,8 @@ class _Flattener:
         if match is None or callee is None:
             raise PtxError(
                 f"PTX line {statement.line}: the simulator cannot follow '{text}'.",
-                cure="Call functions by name: pointers to functions are not supported.",
+                cure="Call functions by name, chosen by if or switch: the simulator follows no pointers to functions, "
+                "and so no virtual ones.",
             )
         results = [resolve(name, scopes) for name in split_operands(match[1] or "")]
         arguments = [resolve(name, scopes) for name in split_operands(match[3] or "")]
@@ -209,7 +213,7 @@ class _Flattener:
         if callee.name not in RUNTIME_CALLS:
             raise PtxError(
                 f"PTX line {statement.line}: the function '{callee.name}' has no body here.",
-                cure=f"Of the driver's functions the simulator has {', '.join(RUNTIME_CALLS)}.",
+                cure=MISSING.get(callee.name, f"Of the driver's functions it has {', '.join(RUNTIME_CALLS)}."),
             )
         registers = [self.argument_register(name, 0, self.arguments[name].type) for name in arguments]
         if results:

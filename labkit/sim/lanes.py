@@ -91,4 +91,5 @@ def _split_global(
         threads.run.report("out-of-bounds", site, text, threads, positions[outside], plain)
     for buffer in np.unique(owner[~outside]):
         chosen = ~outside & (owner == buffer)
-        yield positions[chosen], threads.part(positions[chosen]), "global", addresses[chosen].view(np.uint64)[None]
+        plain = addresses[chosen] & ADDRESS_MASK  # within one buffer for sure, whatever tags they carry
+        yield positions[chosen], threads.part(positions[chosen]), "global", plain.view(np.uint64)[None]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from labkit.sim.arguments import Parameters, pack
-from labkit.sim.barriers import Barriers, combine
+from labkit.sim.barriers import Barriers, combine, is_plain
 from labkit.sim.buffers import Buffer, Out, extent
 from labkit.sim.geometry import geometry_of
 from labkit.sim.groups import Group, RegisterFile, live_registers, split
@@ -19,6 +20,7 @@ from labkit.sim.observed import Observed
 from labkit.sim.options import LaunchResult
 from labkit.sim.program import EXIT, Barrier, Block
 from labkit.sim.schedule import Schedule
+from labkit.sim.standstill import Standstill
 from labkit.sim.threads import Threads
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Run(Observed):
         self._polls: dict[int, tuple[int, int]] = {}  # by site: the range of addresses that it last looked at
         self._vain_rounds = 0  # of loops that looked for news since anything last changed
         self._changes_seen = 0
+        self._standstill = Standstill(self)
+        self._alone = True  # no other launch runs at the same time, which could change memory
         self.done = False
         self.finished = True
         self.output: list[str] = []
@@ -93,6 +97,16 @@ class Run(Observed):
             self.position = None
             self.schedule.add(Group(self, geometry.existing(), 0))
 
+    @cached_property
+    def parameter_block(self) -> int:
+        """Pointer to a copy of the kernel's parameters, which reads by computed addresses go to."""
+        return self.memory.add(self.parameters.copy(), "the kernel's parameters")
+
+    @cached_property
+    def grid_barrier(self) -> int:
+        """Pointer to where cooperative groups synchronise a grid: every launch is a cooperative one."""
+        return self.memory.add(np.zeros(2, np.uint32), "the grid's barrier")
+
     @property
     def live(self) -> list[frozenset[str]]:
         """Registers that may still be read, at the start of each basic block."""
@@ -124,6 +138,7 @@ class Run(Observed):
     def advance(self) -> None:
         """Run on for a turn: until it has looked for news in vain, but not for long."""
         rounds = self.schedule.rounds
+        self._alone = False
         with np.errstate(all="ignore"):
             for _ in range(TURN):
                 if self.done or self.spun or self.schedule.rounds > rounds:
@@ -196,8 +211,7 @@ class Run(Observed):
             self.schedule.add(group)
 
     def _barrier_together(self, block: Block, barrier: Barrier) -> None:
-        usual = barrier.threads is None and barrier.kind != "arrive" and not isinstance(barrier.number, str)
-        if not usual:
+        if barrier.kind == "arrive" or not is_plain(barrier):
             group = Group(self, self.geometry.existing(), block.index)
             self.registers.share()
             self.position = None
@@ -263,11 +277,14 @@ class Run(Observed):
         group = self.schedule.force()
         if group is not None:
             return group
+        self._report_waiting()
+        self._end(finished=False)
+        return None
+
+    def _report_waiting(self) -> None:
         for barrier, lanes in self.barriers.waiting():
             text = "waits at a barrier that the other threads never reach"
             self.report_flat("deadlock", barrier.site.index, text, lanes)
-        self._end(finished=False)
-        return None
 
     # Ends
 
@@ -293,14 +310,18 @@ class Run(Observed):
         if self.memory.changes != self._changes_seen:
             self._changes_seen, self._vain_rounds = self.memory.changes, 0
         self._vain_rounds += 1
-        if self._vain_rounds > VAIN_ROUNDS and not self.done:
+        proved = self._alone and self._standstill.proved(self._vain_rounds)
+        if (proved or self._vain_rounds > VAIN_ROUNDS) and not self.done:
             self._endless("waits in this loop for a value that nobody writes any more")
 
     def _endless(self, text: str) -> None:
-        positions = list(self.schedule.groups) if self.position is None else [self.position]
-        site = self.kernel.blocks[min(positions, default=0)].instructions[0].site.index
+        groups = self.schedule.groups if self.position is None else {}
+        position = min(groups, default=self.position or 0)
+        site = self.kernel.blocks[position].instructions[0].site.index
+        self._report_waiting()
         self._end(finished=False)
-        self.report_flat("endless", site, text, self.alive_lanes())
+        lanes = groups[position].lanes if groups else self.alive_lanes()
+        self.report_flat("endless", site, text, lanes)
 
     def _end(self, finished: bool = True) -> None:
         self.done, self.finished, self.position = True, finished, None

@@ -24,6 +24,7 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_THREADS = 1 << 24  # of a launch: the simulator keeps the registers of all of them in memory
 MAX_SHARED_BYTES = 96 * 1024  # of a block on a V100
+MAX_STATIC_SHARED_BYTES = 48 * 1024  # of them
 
 _devices: dict[int, Device] = {}
 keep_freed_memory()
@@ -105,7 +106,7 @@ def launch_together(launches: Sequence[Launch]) -> list[LaunchResult]:
 
 def three(what: str, given: int | Sequence[int], limits: tuple[int, int, int]) -> tuple[int, int, int]:
     """Grid or block as three numbers, each within what a V100 allows."""
-    numbers = (given,) if isinstance(given, int) else tuple(given)
+    numbers = (given,) if isinstance(given, int | np.integer) else tuple(given)
     if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int | np.integer) for n in numbers):
         raise KernelArgumentError(f"The {what} is {given!r}.", cure="Give one to three integers.")
     x, y, z = (int(n) for n in (*numbers, *(1,) * (3 - len(numbers))))
@@ -127,6 +128,11 @@ def check_shape(kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, in
         raise KernelLaunchError(
             f"A grid of {grid} blocks of {threads} threads is too large to simulate.",
             cure=f"Use at most {MAX_THREADS:,} threads in all; a smaller problem shows the same.",
+        )
+    if kernel.shared_bytes > MAX_STATIC_SHARED_BYTES:
+        raise KernelLaunchError(
+            f"A block of {kernel.name} has {kernel.shared_bytes:,} bytes of static shared memory.",
+            cure=f"Use at most {MAX_STATIC_SHARED_BYTES:,}; what exceeds them has to be dynamic.",
         )
     total = kernel.shared_bytes + shared_bytes
     if shared_bytes < 0 or total > MAX_SHARED_BYTES:

@@ -1,8 +1,8 @@
 """Where the addresses of a launch lead: global buffers, shared memory of each block, local memory of each thread.
 
-Global addresses are those of the process, with a tag in the bits above that says which allocation a pointer was made
-for. So a pointer that runs out of its tensor is caught even where another tensor begins; and pointers without a tag,
-which the host has written into tables, are good for every buffer.
+Global addresses are those of the process, with a tag in the bits above that says which argument a pointer was made
+for. So a pointer that runs out of its tensor is caught even where another one begins, be it another view of the same
+storage; and pointers without a tag, which the host has written into tables, are good for every buffer.
 
 Shared and local addresses are offsets from 0 in their own spaces. As generic addresses they lie in windows above all
 global ones, so that a generic access finds its space by comparing.
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from labkit.errors import PtxError
 from labkit.sim.buffers import (
     ADDRESS_MASK,
     ALIGNMENT,
@@ -27,13 +28,13 @@ from labkit.sim.buffers import (
     buffer_at,
     device_shift,
     extent,
-    storage_address,
 )
-from labkit.sim.program import Module
+from labkit.sim.program import Module, Variable
 
 SHARED_WINDOW = 1 << 60
 LOCAL_WINDOW = 2 << 60
 ARGUMENT_TAGS = range(1, 2048)
+NULL_PAGE = 1 << 16  # addresses below it are fields and elements of nothing
 VARIABLE_TAGS = cycle(range(2048, 4096))
 
 
@@ -43,23 +44,22 @@ class Memory:
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []  # by address, without overlaps
         self._bases: list[int] = []
-        self._tags: dict[int, int] = {}  # by where the allocation begins
+        self._next_tag = cycle(ARGUMENT_TAGS)
+        self._second_tags: dict[int, int] = {}  # of buffers that came of several views -> the first tag of the buffer
         self.changes = 0  # grows whenever a kernel writes: as long as it stands still, waiting for a flag is in vain
 
     def add(self, argument: Any, name: str, device: int = 0) -> int:
         """Make a tensor, an array, or an Out of one accessible; returns a pointer to its first element."""
         tensor = argument.tensor if isinstance(argument, Out) else argument
         base, size = extent(tensor)
-        storage = storage_address(tensor, base)
-        tag = self._tags.setdefault(storage, ARGUMENT_TAGS[len(self._tags) % len(ARGUMENT_TAGS)])
         new = buffer_at(base, size, name, device, tensor)
-        new.tag = tag
+        new.tags = (0, next(self._next_tag))
         self.insert(new)
-        holder = self.find(base)
+        holder = self.find(base) if size else None
         if isinstance(argument, Out) and holder is not None:
             holder.expect_writes(base, size)
-        first = tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.ctypes.data
-        return first | tag << TAG_SHIFT
+        first: int = tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.ctypes.data
+        return first | (holder or new).tags[-1] << TAG_SHIFT
 
     def insert(self, new: Buffer) -> None:
         """Make a buffer accessible. Overlapping views of one storage become one, so that a byte has one shadow."""
@@ -69,6 +69,7 @@ class Memory:
         for old in overlapping:
             new = _merged(old, new)
             self.buffers.remove(old)
+        self._second_tags |= dict.fromkeys(new.tags[2:], new.tags[1])
         if new.size:
             self.buffers.append(new)
             self.buffers.sort(key=lambda each: each.base)
@@ -89,19 +90,24 @@ class Memory:
         plain, tags = addresses & ADDRESS_MASK, addresses >> TAG_SHIFT
         places = np.searchsorted(np.array(self._bases), plain, side="right") - 1
         ends = np.array([buffer.end for buffer in self.buffers])
-        own_tags = np.array([buffer.tag for buffer in self.buffers])
+        for second, first in self._second_tags.items():
+            tags = np.where(tags == second, first, tags)
+        own_tags = np.array([buffer.tags[1] for buffer in self.buffers])
         inside = (places >= 0) & (plain < ends[places]) & ((tags == 0) | (tags == own_tags[places]))
         return np.where(inside, places, -1)
 
     def nearest(self, address: int) -> str:
         """Words that say how a pointer which is in no buffer lies to the one that it was made for, or the closest."""
         plain, tag = address & ADDRESS_MASK, address >> TAG_SHIFT
-        candidates = [buffer for buffer in self.buffers if buffer.tag == tag] or self.buffers
+        if plain < NULL_PAGE and not tag:
+            return f"at address {plain:#x}, through a null pointer"
+        candidates = [buffer for buffer in self.buffers if tag in buffer.tags[1:]] or self.buffers
         if not candidates:
             return "where there is no buffer at all"
         buffer = min(candidates, key=lambda each: max(each.base - plain, plain - each.end))
         if plain >= buffer.end:
-            return f"{plain - buffer.end:,} bytes behind the end of {buffer.name} ({buffer.size:,} bytes)"
+            gap = f"{plain - buffer.end:,} bytes" if plain > buffer.end else "right"
+            return f"{gap} behind the end of {buffer.name} ({buffer.size:,} bytes)"
         if plain < buffer.base:
             return f"{buffer.base - plain:,} bytes before the start of {buffer.name}"
         return f"across the end of {buffer.name} ({buffer.size:,} bytes)"
@@ -110,7 +116,7 @@ class Memory:
 def _merged(old: Buffer, new: Buffer) -> Buffer:
     base, end = min(old.base, new.base), max(old.end, new.end)
     merged = buffer_at(base, end - base, old.name, old.device, (old.owner, new.owner))
-    merged.tag = old.tag
+    merged.tags = (*old.tags, *new.tags[1:])
     for part in (old, new):
         if part.shadow is not None:
             merged.expect_writes(base, 0)
@@ -169,9 +175,9 @@ class Device:
         known = self._variables.get(module.ptx)
         if known is None:
             known = self._variables[module.ptx] = {
-                name: _variable_buffer(name, variable.size, variable.initial, self.number)
-                for name, variable in module.variables.items()
+                name: _variable_buffer(variable, self.number) for name, variable in module.variables.items()
             }
+            _point(known, module)
         return known
 
     def variable(self, module: Module, name: str, dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
@@ -184,13 +190,27 @@ class Device:
         self._variables.clear()
 
 
-def _variable_buffer(name: str, size: int, initial: bytes | None, device: int) -> Buffer:
-    room = np.zeros(size + 2 * ALIGNMENT, np.uint8)
+def _point(buffers: dict[str, Buffer], module: Module) -> None:
+    """Write the addresses with which variables start."""
+    for name, variable in module.variables.items():
+        for offset, target, distance in variable.pointers:
+            if target not in buffers:
+                raise PtxError(
+                    f"The variable '{name}' holds the address of '{target}', which is no variable.",
+                    cure="Call functions by name, in a switch: pointers to functions are not supported.",
+                )
+            pointer = np.array([buffers[target].pointer + distance], np.uint64)
+            buffers[name].owner[offset : offset + pointer.nbytes] = pointer.view(np.uint8)
+
+
+def _variable_buffer(variable: Variable, device: int) -> Buffer:
+    room = np.zeros(variable.size + 2 * ALIGNMENT, np.uint8)
     skip = -room.ctypes.data % ALIGNMENT
-    data = room[skip : skip + max(size, 1)]
-    if initial is not None:
-        data[: len(initial)] = np.frombuffer(initial, np.uint8)
-    buffer = buffer_at(data.ctypes.data, size, name, device, data)
+    data = room[skip : skip + max(variable.size, 1)]
+    if variable.initial is not None:
+        data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
+    buffer = buffer_at(data.ctypes.data, variable.size, variable.name, device, data)
+    buffer.constant = variable.space == "const"
     buffer.shift = device_shift(buffer.base)
-    buffer.tag = next(VARIABLE_TAGS)
+    buffer.tags = (0, next(VARIABLE_TAGS))
     return buffer

@@ -26,6 +26,7 @@ class Observed:
         self.shared = shared
         self.observers = observers
         self.findings, self.races, self.counters = observers.findings, observers.races, observers.counters
+        self.brought_undefined = False  # a shuffle has read from a lane outside its mask
 
     def passed_by_blocks(self, blocks: Array | None) -> None:
         """All threads of these blocks (None: of all) have passed a barrier."""

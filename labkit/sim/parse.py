@@ -21,6 +21,7 @@ HEADER = re.compile(
     r"(?P<name>[$%\w]+)\s*(?:\((?P<parameters>[^)]*)\))?(?P<rest>.*)",
     re.DOTALL,
 )
+POINTER = re.compile(r"(?:generic\(([$%\w]+)\)|([$%_A-Za-z][$%\w]*))(?:\+(\d+))?")
 ATTRIBUTE = re.compile(r"\.attribute\([^)]*\)\s*")  # where memory lies: all of it is one here
 DECLARATOR = re.compile(r"([$%\w]+)(?:<(\d+)>)?((?:\s*\[\s*\w*\s*\])*)\s*(?:=\s*(.*))?", re.DOTALL)
 
@@ -151,23 +152,33 @@ def _declare(declarator: str, space: str, type_name: str, vector: int, alignment
     for dimension in re.findall(r"\[\s*(\w*)\s*\]", dimensions or ""):
         size *= int(dimension, 0) if dimension else 0
     names = [name] if count is None else [f"{name}{i}" for i in range(int(count))]
-    data = _initial(initial, type_name, size, line) if initial else None
-    return [Variable(n, space, type_name, size, alignment or element, initial=data) for n in names]
+    data, pointers = _initial(initial, type_name, size, line) if initial else (None, ())
+    return [
+        Variable(n, space, type_name, size, alignment or element, initial=data, pointers=tuple(pointers)) for n in names
+    ]
 
 
-def _initial(text: str, type_name: str, size: int, line: int) -> bytes:
-    """The bytes of ``{1, 2, 3}``, ``{{1, 2}, {3, 4}}`` or ``7``, padded with zeros to the variable's size."""
+def _initial(text: str, type_name: str, size: int, line: int) -> tuple[bytes, list[tuple[int, str, int]]]:
+    """The bytes of ``{1, 2, 3}``, ``{{1, 2}, {3, 4}}`` or ``7``, padded with zeros to the variable's size.
+
+    And where addresses of variables stand among them, such as ``generic(table)+8``: see Variable.pointers.
+    """
     type_ = TYPES[type_name]
     data = bytearray()
-    for word in text.replace("{", " ").replace("}", " ").replace(",", " ").split():
+    pointers: list[tuple[int, str, int]] = []
+    for word in re.sub(r"\s*\+\s*", "+", text).replace("{", " ").replace("}", " ").replace(",", " ").split():
         value = immediate_bits(word, type_name)
         if value is None:
-            raise PtxError(
-                f"PTX line {line}: the initial value '{word}' is no number.",
-                cure="Set variables that hold addresses from the host instead.",
-            )
+            address = POINTER.fullmatch(word) if type_.size == 8 else None
+            if address is None:
+                raise PtxError(
+                    f"PTX line {line}: the initial value '{word}' is no number and no pointer.",
+                    cure="Set the variable from the host, or in a kernel.",
+                )
+            pointers.append((len(data), address[1] or address[2], int(address[3] or 0)))
+            value = 0
         data += value.to_bytes(type_.size, "little")
-    return bytes(data[:size].ljust(size, b"\0"))
+    return bytes(data[:size].ljust(size, b"\0")), pointers
 
 
 def immediate_bits(word: str, type_name: str) -> int | None:

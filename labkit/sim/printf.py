@@ -51,7 +51,8 @@ class _Arguments:
         return struct.unpack("<" + code, raw.tobytes())[0]
 
     def text(self) -> str:
-        return text_at(self.thread, np.full((1, 1), self.take(8, "Q"), np.uint64))
+        address = self.take(8, "Q")
+        return text_at(self.thread, np.full((1, 1), address, np.uint64)) if address else "(null)"
 
 
 def render(text: str, arguments: Any) -> str:

@@ -49,6 +49,12 @@ class Variable:
     align: int  # bytes
     offset: int = 0  # bytes from the start of its space (param, shared, local)
     initial: bytes | None = None  # global and const only; None: zeros
+    pointers: tuple[tuple[int, str, int], ...] = ()  # (offset, name, distance): at offset stands an address in name
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether a parameter is a struct: the compiler writes those, half among them, as arrays of bytes."""
+        return self.type == "b8" and self.size > 1
 
 
 @dataclass(frozen=True)

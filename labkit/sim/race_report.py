@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.sim.accesses import Access, Flags, Rows
+from labkit.sim.accesses import Access, Flags, Integers, Rows
 from labkit.sim.coalescing import LANES
 from labkit.sim.fences import Question, Record, ordered
 
@@ -25,21 +25,25 @@ def granule_shift(accesses: list[Access]) -> int:
 
 
 def report_pairs(
-    accesses: list[Access], pairs: tuple[Rows, Rows], granule: int, record: Record, only_fences: bool = False
+    accesses: list[Access], pairs: tuple[Rows, Rows], granule: int, record: Record, only: str = ""
 ) -> None:
     """Reports pairs (earlier, later) of accesses that no barrier orders, one finding for two instructions.
 
-    only_fences: of accesses that are no races for themselves, since they are volatile: only if a fence is missing.
+    only: "missing-fence" for accesses that are no races for themselves, since they are volatile; "between blocks" for
+    those that are none within a block.
     """
-    followed = record.hands_on() or only_fences
+    followed = record.hands_on() or bool(only)
+    flags = _flags(accesses)
     for together in _by_sites(accesses, pairs):
         chosen = np.unique(np.linspace(0, len(together) - 1, EXECUTIONS if followed else len(together)).astype(int))
         for first, second in (together[each] for each in chosen):
             earlier, later = accesses[int(first.entry[0])], accesses[int(second.entry[0])]
-            racing = _matters(earlier, later, first, second, granule)
+            racing = _matters(earlier, later, first, second, granule, flags)
+            if only == "between blocks":
+                racing &= first.block != second.block
             first, second = first.take(racing), second.take(racing)
             verdict = _first_fault(earlier, later, first, second, record if followed else None)
-            if verdict is not None and (verdict[0].startswith(MISSING_FENCE) or not only_fences):
+            if verdict is not None and (only != MISSING_FENCE or verdict[0].startswith(MISSING_FENCE)):
                 _report(verdict[0], earlier, later, first, second, verdict[1])
 
 
@@ -77,10 +81,16 @@ def _by_instructions(pairs: tuple[Rows, Rows]) -> Iterator[tuple[Rows, Rows]]:
         yield first.take(chosen), second.take(chosen)
 
 
-def _matters(earlier: Access, later: Access, first: Rows, second: Rows, granule: int) -> Flags:
-    """Not harmless: two stores of one value are, and volatile accesses to shared memory of different warps (flags)."""
+def _flags(accesses: list[Access]) -> Integers:
+    """Places in shared memory that threads look at in a loop until what they find there lets them go on."""
+    polls = [access.places for access in accesses if access.shared and access.volatile and access.polls]
+    return np.unique(np.concatenate(polls)) if polls else np.zeros(0, np.int64)
+
+
+def _matters(earlier: Access, later: Access, first: Rows, second: Rows, granule: int, flags: Integers) -> Flags:
+    """Not harmless: two stores of one value are, and volatile accesses to a flag in shared memory."""
     if earlier.shared and earlier.volatile and later.volatile:
-        return np.asarray(first.thread // LANES == second.thread // LANES)
+        return np.isin(earlier.places[first.lane], flags, invert=True)
     if earlier.kind != "store" or later.kind != "store" or earlier.values is None or later.values is None:
         return np.ones(len(first), bool)
     mine = earlier.value_bytes(first.lane, first.part * granule, granule)
@@ -97,7 +107,9 @@ def _verdict(earlier: Access, later: Access, first: Rows, second: Rows, index: i
     if ordered(question, record, reader_fences=not same_block):
         return ""
     if ordered(question, record, reader_fences=False):
-        return MISSING_READER_FENCE
+        return (
+            "global-race" if earlier.strong else MISSING_READER_FENCE
+        )  # a flag's own word; a fence makes it no atomic
     return MISSING_FENCE if ordered(question, record, writer_fences=False, reader_fences=False) else "global-race"
 
 
@@ -123,6 +135,8 @@ def _report(kind: str, earlier: Access, later: Access, first: Rows, second: Rows
 def _text(kind: str, earlier: Access, later: Access, first: Rows, second: Rows, index: int) -> str:
     space = "shared" if later.shared else "global"
     same_block = bool(first.block[index] == second.block[index])
+    if not same_block and earlier.kind == later.kind == "atomic":
+        return f"updates a {space} word that another block updates too, with an atomic of the scope of a block (_block)"
     if earlier.time == later.time:
         return f"stores one value to a {space} word while another thread stores a different one: which stays is chance"
     what = f"{VERBS[later.kind]} a {space} word that another thread {PAST[earlier.kind]}"
@@ -133,7 +147,8 @@ def _text(kind: str, earlier: Access, later: Access, first: Rows, second: Rows, 
             f"{what}, handed over without a fence: {_fence(earlier, later, same_block)} between the data and the flag"
         )
     if not same_block:
-        return f"{what}; the two blocks do not wait for each other"
+        cure = "; read it with an atomic or a volatile load" if earlier.strong and later.kind == "load" else ""
+        return f"{what}; the two blocks do not wait for each other{cure}"
     within_warps = (first.thread // LANES == second.thread // LANES).all()
     return f"{what}, with no {'__syncwarp()' if within_warps else '__syncthreads()'} between them"
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from labkit.sim.accesses import Access, Integers, Rows, Team
 from labkit.sim.coalescing import LANES, Array, Selection
-from labkit.sim.conflicts import racing_pairs
+from labkit.sim.conflicts import in_all_blocks, racing_pairs
 from labkit.sim.fences import SCOPES, Barrier, BlockBarrier, Fence, WarpBarrier
 from labkit.sim.findings import Findings
 from labkit.sim.global_races import RaceGroup
@@ -53,7 +53,7 @@ class Races:
         self.team: Team = self.group.add_team(findings, blocks, threads, device)
         self._epochs: Integers = np.zeros(blocks, np.int64)
         self._warps: Integers = np.zeros(blocks * threads // LANES, np.int64)
-        self._same_in_all_blocks = True  # every warp barrier of this interval
+        self._same_in_all_blocks = True  # every barrier of this interval
         self._log: list[Access] = []
         self._log_size = 0
 
@@ -110,6 +110,7 @@ class Races:
         self.group.record.add(BlockBarrier(time, self.team, chosen))
         self._epochs = self._epochs.copy()
         self._epochs[chosen] += 1
+        self._same_in_all_blocks &= blocks is None
         if blocks is None or (self._epochs == self._epochs[0]).all():
             self._close_interval()
 
@@ -179,11 +180,15 @@ class Races:
             if len(self._outcomes) < self._OUTCOMES_LIMIT and (pairs is None or len(pairs[0]) < self._OUTCOMES_LIMIT):
                 self._outcomes[key] = pairs
         if pairs is not None:
+            pairs = pairs if not self._one_block() else in_all_blocks(self._log, pairs)
             report_pairs(self._log, pairs, 1 << shift, self.group.record)
 
+    def _one_block(self) -> bool:
+        """Whether block 0 can stand for all, since all do the same at the same addresses."""
+        return self._same_in_all_blocks and all(a.flat is None and a.address.shape[0] == 1 for a in self._log)
+
     def _racing_pairs(self, shift: int) -> Pairs | None:
-        log = self._log
-        one_block = self._same_in_all_blocks and all(a.flat is None and a.address.shape[0] == 1 for a in log)
+        log, one_block = self._log, self._one_block()
         stride = max(int(a.address.max()) + a.nbytes for a in log) >> shift  # words of a block
 
         def words(access: Access) -> Integers:
@@ -202,7 +207,7 @@ def _content(log: list[Access]) -> bytes:
     for access in log:
         head = (
             access.kind,
-            access.compares,
+            access.swaps,
             access.volatile,
             access.site,
             access.nbytes,

@@ -13,7 +13,7 @@ CARRY = "%carry"  # condition code: written by add.cc and its like, read by addc
 WITHOUT_DESTINATION = frozenset(
     (
         *("st", "red", "bar", "barrier", "membar", "fence", "bra", "ret", "exit", "trap", "brkpt", "nanosleep"),
-        *("prefetch", "prefetchu", "discard", "applypriority", "vprintf", "__assertfail"),
+        *("prefetch", "prefetchu", "discard", "applypriority", "pmevent", "vprintf", "__assertfail"),
     )
 )
 CARRY_READERS = ("addc", "subc", "madc")

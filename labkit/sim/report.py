@@ -46,6 +46,8 @@ def _rows(counters: Counters) -> Iterator[tuple[str, str, str]]:
             lost = f"{_number(shared.conflicts)} of them lost to bank conflicts"
             yield f"shared {name} requests", _number(shared.requests), ""
             yield f"shared {name} cycles", _number(shared.cycles), lost
+    if total.constant_requests:
+        yield "constant requests", _number(total.constant_requests), ""
     if total.local_requests:
         yield "local requests", _number(total.local_requests), f"{_number(total.local_bytes)} bytes"
     yield "branches", _number(total.branches), f"{_number(total.divergent_branches)} of them divide their warp"

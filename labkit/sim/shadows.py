@@ -45,6 +45,8 @@ def mark_block_written(threads: Threads, memory: BlockMemory, relative: Array, t
 
 def check_written(threads: Threads, memory: Any, relative: Array, total: int, site: int) -> None:
     """Report the threads that read something which was never written."""
+    if memory.shadow is None:
+        return
     if isinstance(memory, BlockMemory):
         index = relative if memory.shadow_rows == 1 else absolute_index(threads, memory, relative)
         name, address = f"{memory.name} memory", relative

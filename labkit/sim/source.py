@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.errors import KernelBuildError
 from labkit.sim.host_headers import HOST_HEADERS
 from labkit.sim.load import load_ptx
 from labkit.sim.program import Kernel
+from labkit.sim.symbols import is_called, spelled
+
+if TYPE_CHECKING:
+    from labkit.device.compile import Build
 
 Macros = Mapping[str, int | float | str]
 HOST_CODE = re.compile(r"<<<|\bint\s+main\s*\(|\bcudaMalloc\b")
+# Functions without __device__, as libraries' headers have them for the host, and 128-bit integers, which nvcc allows.
+USERS_OPTIONS = ("--device-as-default-execution-space", "--device-int128")
 PTX_HEAD = re.compile(r"^\s*\.version\s+\d", re.MULTILINE)
 
 
@@ -25,6 +32,8 @@ class Program:
     text: str
     ptx: str
     file: str  # name of the source in the line table
+    macros: Macros = field(default_factory=dict)
+    folders: tuple[str | Path, ...] = ()  # searched for headers
 
 
 def load_program(
@@ -42,24 +51,47 @@ def load_program(
     """
     text, file, folder = _read(source)
     is_ptx = PTX_HEAD.search(text) is not None
-    ptx = text if is_ptx else _compile(text, file, macros or {}, [*folder, *include_dirs])
+    if is_ptx and macros:
+        cure = "Give the CUDA source, or no macros."
+        raise KernelBuildError(f"{file} is PTX, which is compiled already: macros have no place in it.", cure=cure)
+    folders = (*folder, *include_dirs)
+    ptx = text if is_ptx else _compile(text, file, macros or {}, folders).ptx
     kernels = load_ptx(ptx, exact_fma=exact_fma).kernels
-    return Program(kernels[_choose(name, list(kernels), file)], "" if is_ptx else text, ptx, file)
+    chosen = kernels[_choose(name, list(kernels), file)]
+    return Program(chosen, "" if is_ptx else text, ptx, file, macros or {}, folders)
+
+
+def compile_text(program: Program, text: str) -> str:
+    """PTX of another text, compiled as the program was. Raises KernelBuildError."""
+    return _compile(text, program.file, program.macros, program.folders).ptx
+
+
+def registers_of(program: Program) -> int:
+    """Registers of a thread on a V100. Raises KernelBuildError for what its assembler refuses."""
+    build = _compile(program.text, program.file, program.macros, program.folders, target="sm_70")
+    return build.resources[program.kernel.name].registers
 
 
 def _choose(name: str | None, kernels: list[str], file: str) -> str:
-    """The kernel that is meant. One that is not extern "C" goes by its own name as well as by its C++ symbol."""
-    there = ", ".join(kernels)
+    """The symbol of the kernel that is meant: by that symbol, or by its name in C++, see labkit.sim.symbols."""
+    there = "; ".join(spelled(kernel) for kernel in kernels)
     if not kernels:
         raise KernelBuildError(f"{file} has no kernel.", cure='Declare one as extern "C" __global__ void.')
     if name is None:
         if len(kernels) > 1:
             raise KernelBuildError(f"{file} has {len(kernels)} kernels.", cure=f"Name one of them: {there}.")
         return kernels[0]
-    symbols = [kernel for kernel in kernels if kernel.startswith(f"_Z{len(name)}{name}")]
-    if name not in kernels and len(symbols) != 1:
+    if name in kernels:
+        return name
+    if not isinstance(name, str):
+        raise KernelBuildError(f"The name of the kernel is {name!r}.", cure=f"Kernels in {file}: {there}.")
+    called = [kernel for kernel in kernels if is_called(kernel, name)]
+    if not called:
         raise KernelBuildError(f"{file} has no kernel {name!r}.", cure=f"Kernels in it: {there}.")
-    return name if name in kernels else symbols[0]
+    if len(called) > 1:
+        there = "; ".join(spelled(kernel) for kernel in called)
+        raise KernelBuildError(f"{file} has {len(called)} kernels {name!r}.", cure=f"Name one of them: {there}.")
+    return called[0]
 
 
 def existing_file(name: str) -> Path:
@@ -72,25 +104,31 @@ def existing_file(name: str) -> Path:
 
 def _read(source: str | Path) -> tuple[str, str, list[Path]]:
     """(text, name, folders to search for headers)."""
+    if not isinstance(source, str | Path) or source == "":
+        cure = "Give the path of a .cu or .ptx file, or the source itself as a str."
+        raise KernelBuildError(f"The source is {source!r:.60}.", cure=cure)
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return source, "kernel.cu", []
+    from labkit.device.sources import read_source
+
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8"), path.name, [path.parent]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        return read_source(path), path.name, [path.parent]
+    except (OSError, ValueError) as error:  # ValueError: a name that holds a zero byte
         cure = "Give the path of a .cu or .ptx file, or the source itself."
-        raise KernelBuildError(f"{path} cannot be read: {reason}.", cure=cure) from None
+        raise KernelBuildError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", cure=cure
+        ) from None
 
 
-def _compile(text: str, file: str, macros: Macros, folders: Sequence[str | Path]) -> str:
+def _compile(text: str, file: str, macros: Macros, folders: Sequence[str | Path], target: str = "compute_70") -> Build:
     from labkit.device.compile import compile_collected  # needs NVRTC, which PTX does without
     from labkit.device.sources import Source, collect, source_root
 
     own = collect(text, file, [*map(Path, folders), source_root()])
     everything = Source(file, text, {**HOST_HEADERS, **own.headers})
     try:
-        return compile_collected(everything, target="compute_70", macros=macros).ptx
+        return compile_collected(everything, target=target, macros=macros, extra_options=USERS_OPTIONS)
     except KernelBuildError as error:
         if HOST_CODE.search(text) and "__CUDACC_RTC__" not in text:
             error.cure = "Hide main() and other host code behind #ifndef __CUDACC_RTC__; only kernels are run here."

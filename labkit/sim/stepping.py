@@ -6,12 +6,14 @@
     stepper.registers(block=0, thread=3)    # {"%r1": 3, "%f1": 0.5, ...}
     print(stepper.listing())
 
-The compiler mixes the instructions of neighbouring lines, so a line may be entered several times.
+The compiler mixes the instructions of neighbouring lines, so a line may be entered several times. Lines are those of
+the source itself, as ints; a line of a header that it includes is written with the header's name: "tile.cuh:5".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,14 @@ from labkit.sim.findings import Finding, Findings
 from labkit.sim.listing import side_by_side
 from labkit.sim.load import load_ptx
 from labkit.sim.machine import Launch
-from labkit.sim.options import Observers
+from labkit.sim.options import MAX_STEPS, Observers, Options
+from labkit.sim.places import Line, in_order, main_file, ranges
 from labkit.sim.program import Block, Kernel, Site
 from labkit.sim.races import Races
-from labkit.sim.source import Program, load_program
+from labkit.sim.source import load_program
 
 Scalar = bool | int | float
+Places = dict[Line, list[tuple[int, int]]]
 
 
 class _Watch(Counters):
@@ -49,7 +53,7 @@ class _Watch(Counters):
 class Stepper:
     """A launch that waits before its first instruction.
 
-    Args: as of labkit.sim.run.
+    Args: as of labkit.sim.run; counters are always on.
     Raises: as labkit.sim.run.
     """
 
@@ -62,15 +66,32 @@ class Stepper:
         args: Sequence[Any] = (),
         shared_bytes: int = 0,
         macros: Mapping[str, int | float | str] | None = None,
+        *,
+        checks: bool = True,
+        exact_fma: bool = True,
+        truncating_mma: bool = False,
+        max_steps: int | None = None,
+        shuffle_seed: int | None = None,
+        include_dirs: Sequence[str | Path] = (),
     ) -> None:
-        found = load_program(source, name, macros=macros)
-        kernel = load_ptx(found.ptx, single_step=True).kernels[found.kernel.name]
-        self.program = Program(kernel, found.text, found.ptx, found.file)
-        self.grid, self.block = check_arguments(self.program, grid, block, args, shared_bytes)
+        found = load_program(source, name, macros=macros, include_dirs=include_dirs, exact_fma=exact_fma)
+        kernel = load_ptx(found.ptx, exact_fma, single_step=True).kernels[found.kernel.name]
+        self.program = replace(found, kernel=kernel)
+        self._file = main_file(self.program)
+        self.grid, self.block, checked = check_arguments(self.program, grid, block, args, shared_bytes)
         self._findings = Findings(kernel, self.grid, self.block)
         self._watch = _Watch(kernel)
-        watching = Observers(self._findings, Races(self._findings, self.grid, self.block), self._watch)
-        launch = Launch(kernel, self.grid, self.block, list(args), shared_bytes, observers=watching)
+        races = Races(self._findings, self.grid, self.block) if checks else None
+        watching = Observers(self._findings, races, self._watch)
+        options = Options(
+            checks=checks,
+            races=checks,
+            exact_fma=exact_fma,
+            truncating_mma=truncating_mma,
+            max_steps=MAX_STEPS if max_steps is None else max_steps,
+            shuffle_seed=shuffle_seed,
+        )
+        launch = Launch(kernel, self.grid, self.block, checked, shared_bytes, options=options, observers=watching)
         self._run = launch.prepare()
         self._threads = self._run.geometry.block_threads
 
@@ -81,27 +102,27 @@ class Stepper:
         """All threads have ended, or a fault has ended the launch."""
         return bool(self._run.done)
 
-    def step_instruction(self) -> dict[int, list[tuple[int, int]]]:
+    def step_instruction(self) -> Places:
         """Runs one PTX instruction, for all threads that stand at it; returns where()."""
         self._run.step()
         return self.where()
 
-    def step(self) -> dict[int, list[tuple[int, int]]]:
+    def step(self) -> Places:
         """Runs until the threads that are furthest behind come to another source line; returns where()."""
         before = self._line()
         while not self.done and self._line() == before:
             self._run.step()
         return self.where()
 
-    def run_to(self, line: int) -> dict[int, list[tuple[int, int]]]:
+    def run_to(self, line: Line) -> Places:
         """Runs until threads are about to enter ``line`` and none is behind them, or to the end; returns where().
 
         Threads that skip the lines before it arrive early and stand there, until the others have caught up.
         Raises ConfigError for a line without instructions.
         """
-        lines = sorted({site.line for site in self.program.kernel.sites if site.line})
+        lines = {self._place(site) for site in self.program.kernel.sites if site.line}
         if line not in lines:
-            raise ConfigError(f"Line {line} has no instructions.", cure=f"Lines that have: {_ranges(lines)}.")
+            raise ConfigError(f"Line {line} has no instructions.", cure=f"Lines that have: {ranges(lines)}.")
         before = self._line()
         while not self.done:
             self._run.step()
@@ -118,12 +139,13 @@ class Stepper:
 
     # Looking
 
-    def where(self) -> dict[int, list[tuple[int, int]]]:
+    def where(self) -> Places:
         """Source line -> the threads that are about to run it, or wait there, as (block, thread); empty at the end."""
-        places: dict[int, list[int]] = {}
+        places: dict[Line, list[int]] = {}
         for site, lanes in self._standing():
-            places.setdefault(site.line, []).extend(lanes.tolist())
-        return {line: [divmod(lane, self._threads) for lane in sorted(lanes)] for line, lanes in sorted(places.items())}
+            places.setdefault(self._place(site), []).extend(lanes.tolist())
+        ordered = sorted(places.items(), key=lambda item: in_order(item[0]))
+        return {line: [divmod(lane, self._threads) for lane in sorted(lanes)] for line, lanes in ordered}
 
     def registers(self, block: int = 0, thread: int = 0) -> dict[str, Scalar]:
         """PTX register -> its value in one thread, for all registers that have been written.
@@ -183,14 +205,17 @@ class Stepper:
     def _site(self, position: int) -> Site:
         return self.program.kernel.blocks[position].instructions[0].site
 
-    def _line(self) -> int:
+    def _place(self, site: Site) -> Line:
+        return site.line if site.file in (self._file, "") else f"{site.file}:{site.line}"
+
+    def _line(self) -> Line:
         """The line that runs next: the first in the order of the program at which threads are ready."""
         run = self._run
         if run.done:
             return 0
         ready = [group.position for group in run.schedule.groups.values() if not group.waiting]
         position = run.position if run.position is not None else min(ready or run.schedule.groups, default=0)
-        return self._site(position).line
+        return self._place(self._site(position))
 
     def _lane(self, block: int, thread: int) -> int:
         """The flat number of a thread. Raises ConfigError for one that does not exist."""
@@ -211,14 +236,3 @@ class Stepper:
                 everyone = np.broadcast_to(group.read(name), (1, len(group.lanes)))[0]
                 values[mine] = everyone[np.searchsorted(group.lanes, lanes[mine])]
         return values.view(np.int32) if self.program.kernel.registers[name] in ("b32", "s32") else values
-
-
-def _ranges(lines: list[int]) -> str:
-    """1, 2, 3, 7 -> "1-3, 7"."""
-    pieces: list[list[int]] = []
-    for line in lines:
-        if pieces and line == pieces[-1][-1] + 1:
-            pieces[-1].append(line)
-        else:
-            pieces.append([line])
-    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in pieces)

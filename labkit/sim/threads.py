@@ -97,7 +97,7 @@ class Threads:
 
     def spread(self, value: Array) -> Array:
         """A register as one value per thread, in a row."""
-        return np.broadcast_to(value, self.shape).reshape(-1)
+        return (value if value.shape == self.shape else np.broadcast_to(value, self.shape)).reshape(-1)
 
     # Parameters, addresses, clocks
 
@@ -105,9 +105,18 @@ class Threads:
         """``width`` bytes of the parameter block as an unsigned integer."""
         return self.run.parameters.read(offset, width)
 
+    def parameter_address(self, offset: int) -> Array:
+        """The address of a place in the parameter block, for those who compute with it."""
+        return constant(self.run.parameter_block + offset, np.uint64)
+
     def variable_address(self, name: str) -> Array:
         """The address of a global or constant variable of the module."""
         return constant(self.run.variables[name].pointer, np.uint64)
+
+    def environment(self, number: int) -> Array:
+        """A register that the driver fills: 1 and 2 hold the address, upper half first, of where the grid meets."""
+        place = self.run.grid_barrier if number in (1, 2) else 0
+        return constant(place >> 32 if number == 1 else place & 0xFFFFFFFF, np.uint32)
 
     def cvta(self, space: str, address: Array) -> Array:
         """The generic address of a shared or local one."""

@@ -28,11 +28,10 @@ UNDEFINED = np.uint32(0x7FC0DEAD)  # what a shuffle brings from a lane that is n
 
 def to_warps(threads: Threads, value: Array) -> Array:
     """[rows, warps, 32]; lanes of incomplete warps that do not take part hold 0."""
-    if threads.whole:
-        rows = value.shape[0]
-        return np.broadcast_to(value, (rows, threads.block_threads)).reshape(rows, -1, WARP)
     if threads.complete_warps:
-        return np.broadcast_to(value, threads.shape).reshape(1, -1, WARP)
+        if value.shape[1] == 1:
+            value = np.broadcast_to(value, (value.shape[0], threads.shape[1]))
+        return value.reshape(value.shape[0], -1, WARP)
     row, lane, count = places(threads)
     warps = np.zeros((1, count, WARP), value.dtype)
     warps[0, row, lane] = value[0]
@@ -43,7 +42,7 @@ def from_warps(threads: Threads, warps: Array) -> Array:
     """The inverse of to_warps; ``warps`` may hold one value per warp ([rows, warps, 1])."""
     if warps.shape[2] == 1:
         warps = np.broadcast_to(warps, (*warps.shape[:2], WARP))
-    if threads.whole or threads.complete_warps:
+    if threads.complete_warps:
         return warps.reshape(warps.shape[0], -1)
     row, lane, _ = places(threads)
     return warps[0, row, lane][None]
@@ -71,13 +70,37 @@ def _bits(flags: Array) -> Array:
 
 
 def check_members(threads: Threads, mask: Array, site: int) -> None:
-    """Every lane that executes a .sync operation must be named in its own mask."""
-    if mask.size == 1 and int(mask.flat[0]) == FULL_MASK:
+    """A lane that executes a .sync operation must be in its own mask, and the others in it must have the same mask."""
+    if _is_full(mask):
         return
     left_out = (mask >> threads.laneid) & np.uint32(1) == 0
     if left_out.any():
-        text = f"executes a warp operation whose mask {int(mask.flat[0]):#010x} does not name its own lane"
+        shown = int(np.broadcast_to(mask, left_out.shape)[left_out][0])
+        text = f"executes a warp operation whose mask {shown:#010x} does not name its own lane"
         threads.run.report_lanes("missing-lanes", site, text, threads, left_out)
+    if mask.shape[1] > 1:
+        _check_agreement(threads, mask, site)
+
+
+def _is_full(mask: Array) -> bool:
+    return mask.size == 1 and int(mask.flat[0]) == FULL_MASK
+
+
+def _check_agreement(threads: Threads, mask: Array, site: int) -> None:
+    """Lanes that take part together must name the same lanes."""
+    masks = to_warps(threads, mask)
+    present = present_bits(threads)
+    if ((masks == masks[..., :1]) | (masks == 0)).all():
+        return
+    equal = masks[..., :, None] == masks[..., None, :]
+    same = np.packbits(equal, axis=3, bitorder="little").view(np.uint32)[..., 0]
+    others = from_warps(threads, masks & present & ~same)
+    disagreeing = others != 0
+    if disagreeing.any():
+        mine, named = (int(np.broadcast_to(each, others.shape)[disagreeing][0]) for each in (mask, others))
+        lane = (named & -named).bit_length() - 1
+        text = f"executes a warp operation with the mask {mine:#010x}, which names lane {lane}, whose mask is another"
+        threads.run.report_lanes("missing-lanes", site, text, threads, disagreeing)
 
 
 # Operations
@@ -97,8 +120,8 @@ def shuffle(
     if threads.whole and value.shape[1] == 1:
         return value, predicate  # all lanes hold the same
     moved = _move(to_warps(threads, value), source)
-    if not threads.complete_warps:
-        moved = np.where(_absent_sources(threads, source, mask, site), UNDEFINED, moved)
+    if not (threads.complete_warps and _is_full(mask)):
+        moved = np.where(_undefined_sources(threads, source, mask, site), UNDEFINED, moved)
     return from_warps(threads, moved), predicate
 
 
@@ -137,21 +160,38 @@ def _predicate(threads: Threads, in_range: Array) -> Array:
     return in_range.take(threads.flat % WARP)
 
 
-def _absent_sources(threads: Threads, source: Array, mask: Array, site: int) -> Array:
-    """[1, warps, 32]: lanes that read from one which does not take part.
+def _undefined_sources(threads: Threads, source: Array, mask: Array, site: int) -> Array:
+    """[rows, warps, 32]: lanes that read from one which does not take part, or not with them.
 
-    The PTX manual leaves the value undefined. It is a fault only if the mask claims that the source is there: code for
-    ragged warps often reads too far and throws the value away.
+    The PTX manual leaves the value undefined. It is a fault if the mask claims that the source is there, else only if
+    the value is stored: code for ragged warps often reads too far and throws the value away.
     """
-    present = to_warps(threads, np.ones((1, threads.count), bool))
-    source = np.broadcast_to(source, present.shape)
-    absent = present & ~np.take_along_axis(present, source, axis=2)
-    claimed = (to_warps(threads, mask) >> source.astype(np.uint32)) & np.uint32(1) == 1
-    wrong = absent & claimed
+    present = to_warps(threads, np.ones((1, 1), bool))
+    shape = np.broadcast_shapes(present.shape, source.shape)
+    source = np.broadcast_to(source, shape)
+    there = np.take_along_axis(np.broadcast_to(present, shape), source, axis=2)
+    members = to_warps(threads, mask)
+    named = (members >> source.astype(np.uint32)) & np.uint32(1) == 1
+    wrong, outside = present & named & ~there, present & ~named
+    own = (members >> LANE.astype(np.uint32)) & np.uint32(1) == 1  # the others are at fault already
+    threads.run.brought_undefined |= bool((outside & own).any())
     if wrong.any():
-        text = f"reads from lane {int(source[wrong][0])}, which its mask names but which has ended or does not exist"
+        lane = int(np.broadcast_to(source, wrong.shape)[wrong][0])
+        text = f"reads from lane {lane}, which its mask names but which has ended or does not exist"
         threads.run.report_lanes("missing-lanes", site, text, threads, from_warps(threads, wrong))
-    return absent
+    return wrong | outside
+
+
+def check_defined(threads: Threads, values: list[Array], site: int) -> None:
+    """Reports threads that store what a shuffle brought from a lane which does not take part."""
+    for value in values:
+        if value.dtype.itemsize < UNDEFINED.itemsize:
+            continue
+        halves = np.ascontiguousarray(value).view(np.uint32).reshape(*value.shape, -1)
+        undefined = (halves == UNDEFINED).any(axis=-1)
+        if undefined.any():
+            text = "stores what a shuffle read from a lane that takes no part, which may be anything"
+            threads.run.report_lanes("missing-lanes", site, text, threads, undefined)
 
 
 def vote(threads: Threads, mode: str, predicate: Array, mask: Array, site: int) -> Array:

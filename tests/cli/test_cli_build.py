@@ -35,7 +35,9 @@ def test_table_fits_a_terminal_of_80_columns(cli: Cli) -> None:
     ended = cli("build")
     assert (ended.code, ended.err) == (0, "")
     assert all(len(line) <= 80 for line in ended.out.splitlines())
-    assert "rmsnorm/3_vector:rmsnorm" in ended.out and "occupancy" in ended.out
+    assert "\n  3_vector:rmsnorm " in ended.out and "occupancy" in ended.out
+    macros = "ZERO_CENTERED=0"
+    assert ended.out.count(f"rmsnorm  HIDDEN=5120 THREADS=256 VEC=8 {macros}\n") == 1
 
 
 def test_a_model_by_name(cli: Cli) -> None:
@@ -68,11 +70,23 @@ def test_a_folder_for_another_machine(cli: Cli, tmp_path: Path, arch: str, kinds
     assert manifest["compiler"] == str(find_nvrtc())
 
 
+def test_a_folder_at_home(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    ended = cli("build", "-m", "labkit-tiny", "--arch", "compute_70", "--out", "~/kernels")
+    assert ended.code == 0, ended.err
+    assert (tmp_path / "kernels" / MANIFEST).is_file()
+
+
 def test_refusals(cli: Cli, tmp_path: Path) -> None:
     refused(cli("build", "--arch", "sm_61"), "sm_61", "sm_70")
     refused(cli("build", "--model", "random:Qwen9"), "Qwen9", "Known by name")
     refused(cli("build", "--model", str(tmp_path / "nowhere")), "nowhere")
     refused(cli("build", "--model", "labkit-tiny", "--kv-cache-dtype", "int7"), "int7", "int8")
+    refused(cli("build", "--out", ""), "--out")
+    refused(cli("build", "--tp-size", "2"), "--model")
+    refused(cli("build", "--kv-cache-dtype", "fp16"), "--model")
+    refused(cli("build", "--model", "Qwen3.5-27B", "--tp-size", "5"), "num_attention_heads", "--tp-size")
     (tmp_path / "file").touch()
     refused(cli("build", "--model", "labkit-tiny", "--out", str(tmp_path / "file")), "cannot be written", "--out")
     assert cli("build", "--tp-size", "0").code == 2

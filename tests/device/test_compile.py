@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import multiprocessing
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labkit.device import cache, compile
-from labkit.device.compile import Build, compile_source
-from labkit.device.nvrtc import Nvrtc, find_nvrtc
+from labkit.device import cache, compile, toolkit_headers
+from labkit.device.compile import Build, compile_collected, compile_source
+from labkit.device.nvrtc import Compiled, Nvrtc, find_nvrtc
+from labkit.device.sources import Source
+from labkit.device.toolkit import header_folders
 from labkit.errors import KernelBuildError
 
+ROOT = Path(__file__).resolve().parents[2]
 needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="no NVRTC of CUDA 12 here")
 pytestmark = needs_nvrtc
 
@@ -99,6 +105,40 @@ def test_unknown_target_is_refused() -> None:
         compile_source("", target="sm_75")
 
 
+@pytest.mark.parametrize(
+    "text", [None, 5, b"", "//\0\n", "// \udc80\n"], ids=["None", "int", "bytes", "zero byte", "surrogate"]
+)
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(KernelBuildError, match=r"The source is a|is no text"):
+        compile_source(text)
+
+
+@pytest.mark.parametrize("macros", [[], {5: 1}, {"A": None}, {"A": [1]}])
+def test_what_is_no_macro_is_refused(macros: Any) -> None:
+    with pytest.raises(KernelBuildError, match="macro"):
+        compile_collected(Source("a.cu", ""), target="sm_70", macros=macros)
+
+
+def test_damaged_builtins_are_not_the_sources_fault(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Compiled(False, "", None, "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE\nnvrtc: error: failed to open")
+    monkeypatch.setattr(Nvrtc, "compile", lambda *arguments: failed)
+    with pytest.raises(KernelBuildError, match="builtins") as caught:
+        compile_source(source)
+    assert "--force-reinstall" in caught.value.cure
+
+
+def test_no_wheel_is_advised_where_there_is_none() -> None:
+    """In a process that takes itself for one on a Mac."""
+    code = (
+        "import platform, sys\nplatform.machine = lambda: 'arm64'\n"
+        "from labkit.device import compile, toolkit\ncompile.find_nvrtc = lambda: None\n"
+        "try: compile.compile_source('')\nexcept Exception as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=ROOT).stdout
+    assert "pip install" not in told and "LABKIT_KERNEL_DIR" in told and "Linux and Windows" in told
+
+
 def test_without_a_compiler_the_cure_is_a_wheel(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile, "find_nvrtc", lambda: None)
     with pytest.raises(KernelBuildError, match="no NVRTC") as caught:
@@ -138,6 +178,33 @@ def test_what_is_filed_depends_on_everything(source: str, tmp_path: Path, monkey
     monkeypatch.setattr(Nvrtc, "__str__", lambda self: "NVRTC 12.77")
     with pytest.raises(AssertionError, match="compiled again"):
         compile_source(text, **arguments)
+
+
+def test_a_changed_header_of_the_toolkit_is_noticed(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that only another of its headers includes."""
+    (tmp_path / "outer.h").write_text('#include "inner.h"\n')
+    inner = tmp_path / "inner.h"
+    monkeypatch.setattr(compile, "header_folders", lambda: (*header_folders(), tmp_path))
+    text = "#include <outer.h>\n" + source.replace("] +", "] + PLUS +", 1)
+    found = []
+    for plus in (1, 20000, 1):
+        inner.write_text(f"#define PLUS {plus}\n")
+        toolkit_headers._reached.cache_clear()
+        toolkit_headers._look.cache_clear()
+        found.append(compile_source(text, macros={"FACTOR": 32}).ptx)
+        assert str(tmp_path) not in found[-1]
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"ptx": 1, "cubin": "", "log": ""}', b'{"ptx": "", "cubin": "*"}'])
+def test_entries_that_are_whole_but_not_ours_are_made_again(source: str, cache_folder: Path, body: bytes) -> None:
+    first = compile_source(source, macros={"FACTOR": 32})
+    [file] = cache_folder.iterdir()
+    file.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    again = compile_source(source, macros={"FACTOR": 32})
+    assert (again.ptx, again.resources) == (first.ptx, first.resources)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "no digest"])
@@ -197,3 +264,15 @@ def test_processes_share_the_folder(source: str, cache_folder: Path) -> None:
     assert len(set(found)) == 1
     [file] = cache_folder.iterdir()  # and no scratch files
     assert json.loads(file.read_bytes().split(b"\n", 1)[1])["ptx"] == found[0][0]
+
+
+def test_what_the_assembler_refuses_is_told() -> None:
+    text = """extern "C" __global__ void k(float* y) {
+      __shared__ float s[13000];
+      s[threadIdx.x] = y[0];
+      __syncthreads();
+      y[threadIdx.x] = s[63 - threadIdx.x];
+    }"""
+    with pytest.raises(KernelBuildError, match="uses too much shared data") as caught:
+        compile_source(text, target="sm_70")
+    assert "V100" in caught.value.cure and "\0" not in caught.value.log

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,6 +123,73 @@ def test_kernels_are_values() -> None:
         scale().macros["WIDTH"] = 3  # type: ignore[index]
 
 
+def test_kernels_are_what_the_compiler_sees() -> None:
+    text, number, fraction = (Kernel("scale", "1_plain", "scale", {"WIDTH": width}) for width in ("8", 8, 8.0))
+    assert text == number != fraction
+    assert number.facts is text.facts is not fraction.facts
+
+
+@pytest.mark.parametrize("changed", ["scale/1_plain.cu", "common/twice.cuh"])
+def test_an_edited_source_is_compiled_again(operations: Path, changed: str) -> None:
+    """In the same process, for kernels that were made before the edit as for later ones; bound launches stay."""
+    x, y = torch.ones(8), torch.zeros(8)
+    kernel = scale()
+    bound = kernel.bind(1, 32, [x, y, 1.0, 8])
+    bound()
+    assert y[0] == 2
+    path = operations / changed
+    old, new = ("twice(x[i])", "100 * x[i]") if changed.endswith(".cu") else ("2.0f * x", "100.0f * x")
+    path.write_text(path.read_text().replace(old, new))
+    for each in (kernel, scale()):
+        each.launch(1, 32, [x, y, 1.0, 8])
+        assert y[0] == 100
+        y.zero_()
+    kernel.bind(1, 32, [x, y, 1.0, 8])()
+    assert y[0] == 100
+    bound()
+    assert y[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "rung", "entry", "macros", "told"),
+    [
+        (None, "1_plain", "scale", {}, "operation"),
+        ("scale", ["1_plain"], "scale", {}, "rung"),
+        ("scale", "1_plain", 3, {}, "entry"),
+        ("scale", "1_plain", "scale", None, "macros are None"),
+        ("scale", "1_plain", "scale", {5: 1}, "macros"),
+        ("scale", "1_plain", "scale", {"WIDTH": None}, "WIDTH"),
+        ("scale", "1_plain", "scale", {"A B": 1}, "A B"),
+    ],
+)
+def test_kernels_of_nothing_are_refused_when_made(op: Any, rung: Any, entry: Any, macros: Any, told: str) -> None:
+    with pytest.raises(KernelBuildError, match=told):
+        Kernel(op, rung, entry, macros)
+
+
+@pytest.mark.parametrize("rung", ["", "../scale/1_plain", "./1_plain", "x/../1_plain", "1_plain\0"])
+def test_a_rung_is_a_name_and_no_path(rung: str) -> None:
+    with pytest.raises(KernelBuildError, match=r"has no rung.*1_plain, 2_same"):
+        scale(rung).launch(1, 32, [torch.zeros(1)])
+
+
+def test_a_null_pointer_is_called_one() -> None:
+    with pytest.raises(KernelLaunchError, match="through a null pointer"):
+        scale().launch(1, 32, [None, torch.zeros(8), 1.0, 8])
+
+
+@pytest.mark.parametrize("factor", [np.array([1.0]), np.array([1.0, 2.0]), np.complex64(1), 1j, "1", None])
+def test_what_is_no_real_number_is_refused(factor: Any) -> None:
+    with pytest.raises(KernelArgumentError, match="factor"):
+        scale().launch(1, 32, [torch.zeros(8), torch.zeros(8), factor, 8])
+
+
+def test_arguments_come_as_a_list() -> None:
+    for arguments in (None, torch.zeros(4), {1: 2}):
+        with pytest.raises(KernelArgumentError, match="the arguments are"):
+            scale().launch(1, 32, arguments)  # type: ignore[arg-type]
+
+
 def test_macros_select_the_build() -> None:
     assert scale(EXTRA=1).image.ptx == scale().image.ptx  # a macro that the source does not use
     with pytest.raises(KernelBuildError, match="-D WIDTH") as caught:
@@ -144,11 +212,10 @@ def test_names_that_lead_nowhere_say_what_there_is(op: str, rung: str, entry: st
 
 
 def test_an_installation_without_sources(operations: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import labkit
     from labkit.device import sources
 
     monkeypatch.undo()
-    monkeypatch.setattr(labkit, "__file__", str(operations / "nowhere" / "labkit" / "__init__.py"))
+    monkeypatch.setattr(sources, "__file__", str(operations / "nowhere" / "labkit" / "device" / "sources.py"))
     with pytest.raises(KernelBuildError, match="Install labkit again"):
         sources.source_root()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,34 @@ def test_headers_of_a_toolkit(toolkit_in: Path) -> None:
     assert toolkit.header_folders.__wrapped__() == ()
     (toolkit_in / "include").mkdir()
     (toolkit_in / "include" / "cuda_fp16.h").touch()
+    (toolkit_in / "include" / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  12060\n")
     assert toolkit.header_folders.__wrapped__() == (toolkit_in / "include",)
+    assert toolkit.foreign_headers() is None
+
+
+@pytest.mark.parametrize("version", ["13000", "11080"])
+def test_headers_of_another_cuda_are_passed_over(toolkit_in: Path, version: str) -> None:
+    (toolkit_in / "include").mkdir()
+    (toolkit_in / "include" / "cuda_fp16.h").touch()
+    assert toolkit.header_folders.__wrapped__() == ()  # of no version at all
+    (toolkit_in / "include" / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION {version}\n")
+    assert toolkit.header_folders.__wrapped__() == ()
+    assert toolkit.foreign_headers() == toolkit_in / "include"
+
+
+@needs_nvrtc
+def test_a_compiler_without_its_builtins_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_nvrtc()
+    assert found is not None and Path(found.path).is_file()
+    shutil.copy(found.path, tmp_path)
+    alone = tmp_path / Path(found.path).name
+    monkeypatch.setattr(nvrtc, "library_candidates", lambda: iter([alone]))
+    monkeypatch.setattr(Nvrtc, "builtins", "libnvrtc-builtins-of-nobody.so.12.8")
+    assert find_nvrtc.__wrapped__() is None
+    broken = nvrtc.incomplete_nvrtc()
+    assert broken is not None and broken.path == str(alone)
+    (tmp_path / "libnvrtc-builtins-of-nobody.so.12.8").touch()
+    assert find_nvrtc.__wrapped__() is not None
 
 
 @pytest.mark.parametrize(

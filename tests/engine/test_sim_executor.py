@@ -13,7 +13,7 @@ from helpers.models import llama, random_ids, saved
 from labkit import LLM, SamplingParams
 from labkit.device import Kernel
 from labkit.engine.config import EngineConfig
-from labkit.errors import ConfigError
+from labkit.errors import ConfigError, KernelBuildError
 from labkit.ops.ladders import LADDERS
 
 PROMPT = "The river"
@@ -69,6 +69,19 @@ def test_a_random_llama_on_the_simulator(tmp_path: Path, launched: list[Kernel],
         assert {(kernel.op, str(sorted(kernel.macros.items()))) for kernel in launched} == specialised(
             llm.engine.model_config
         )
+
+
+def test_kernels_that_cannot_be_had_fail_when_the_engine_is_made(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in ("image", "compile"):
+        monkeypatch.setattr(f"labkit.device.{module}.find_nvrtc", lambda: None)
+    monkeypatch.setattr("labkit.device.image.WHEEL_FOLDER", tmp_path / "nowhere")
+    monkeypatch.delenv("LABKIT_KERNEL_DIR", raising=False)
+    with pytest.raises(KernelBuildError, match="no NVRTC"):
+        LLM(tiny_path, executor="sim")
+    with LLM(tiny_path, executor="torch") as llm:
+        assert llm.logits(PROMPT).shape[0]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

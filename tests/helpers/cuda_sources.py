@@ -38,7 +38,7 @@ def make_operations(root: Path) -> Path:
 
 def forget_kernels() -> None:
     """What this process remembers of kernels it has loaded."""
-    for remembered in (kernel._image, kernel._facts, image.open_folder):
+    for remembered in (kernel._facts, image.open_folder):
         remembered.cache_clear()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from labkit.device import Kernel, sources
-from labkit.device.carried import Image, write_folder
+from labkit.device.carried import Image
+from labkit.device.kernel_folder import write_folder
 from labkit.device.resources import Resources
 from labkit.device.sources import Source
 

@@ -64,7 +64,7 @@ def test_lanes_that_share_a_word_are_counted() -> None:
 
 def test_text_shows_lanes_bytes_moved_in_vain_and_what_stays() -> None:
     assert repr(access_strip(np.array([4, 8, 8, 64]), 4)).splitlines() == [
-        "4 lanes want 12 bytes: 2 sectors of 32 bytes, 19% used",
+        "4 lanes want 12 bytes: 2 sectors of 32 bytes, 18.8% used",
         "    +0 |.  0  1+ .  .  .  .  .  |                        |3  .  .  .  .  .  .  .  |                        |",
         LEGEND,
     ]

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from labkit.device.carried import Image
+from labkit.device.kernel_folder import write_folder
+from labkit.device.resources import Resources
+from labkit.device.sources import Source
 from labkit.lab.doctor import ESSENTIAL, Report, diagnose
 from labkit.lab.doctor_checks import Status, check_widgets
 from labkit.lab.doctor_facts import EXTRAS, NOT_OPERATIONS, Facts, Gpu, _pci_gpus, gather, parse_gpus
@@ -37,9 +41,14 @@ LAPTOP = Facts(
     gpus=(),
     pci_gpus=0,
     nvrtc="NVRTC 12.8",
+    nvrtc_problem="",
     headers=True,
+    foreign_headers="",
     carried_kernels=False,
+    carried_cubins=False,
+    kernel_dir_problem="",
     torch_ops=("attention", "gdn"),
+    checkout=False,
     packages=EVERYTHING,
     tiny_present=True,
     smollm2_cached=True,
@@ -165,7 +174,7 @@ def test_each_gap_is_found_and_has_its_cure(facts: Facts, name: str, status: Sta
 
 INFORMATION: dict[str, tuple[Facts, str, str]] = {
     "no GPU": (LAPTOP, "gpu", ""),
-    "no cupy": (LAPTOP, "cupy", "labkit-v100[gpu]"),
+    "no cupy, and no need": (LAPTOP, "cupy", ""),
     "no NVRTC, but carried kernels": (
         replace(LAPTOP, nvrtc=None, headers=False, carried_kernels=True),
         "nvrtc",
@@ -175,6 +184,11 @@ INFORMATION: dict[str, tuple[Facts, str, str]] = {
     "no GPU for cuda": (LAPTOP, "executor cuda", ""),
     "operations without kernels": (LAPTOP, "kernels", ""),
     "no server": (with_packages(LAPTOP, fastapi=None), "extra serve", "labkit-v100[serve]"),
+    "no server, in a checkout": (
+        with_packages(replace(LAPTOP, checkout=True), fastapi=None),
+        "extra serve",
+        "python -m pip install -c constraints.txt -e '.[serve]'",
+    ),
     "no notebooks": (with_packages(LAPTOP, plotly=None), "extra notebooks", "labkit-v100[notebooks]"),
     "no smollm2": (replace(LAPTOP, smollm2_cached=False), "model smollm2", "labkit demo"),
     "no widget front end": (replace(LAPTOP, labextensions=frozenset()), "widgets", "labkit-v100[notebooks]"),
@@ -228,7 +242,7 @@ def test_executors_say_what_they_run() -> None:
 
 
 def test_operations_without_kernels_are_listed() -> None:
-    assert "attention, gdn" in diagnose(LAPTOP)["kernels"].detail
+    assert diagnose(LAPTOP)["kernels"].detail == "attention and gdn have no CUDA kernel yet and run in torch"
     assert diagnose(replace(LAPTOP, torch_ops=()))["kernels"].status is Status.OK
     here = gather().torch_ops
     assert "rmsnorm" not in here and not set(here) & set(NOT_OPERATIONS)
@@ -236,11 +250,77 @@ def test_operations_without_kernels_are_listed() -> None:
 
 def test_a_folder_of_compiled_kernels_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_KERNEL_DIR", str(tmp_path))
-    assert not gather().carried_kernels
-    (tmp_path / "manifest.json").write_text("{}")
-    assert gather().carried_kernels
+    resources = {"sm_70": {"k": Resources(16, 0, 0, 0, 0, 0)}}
+    image = Image("// PTX", {"sm_70": b"code"}, resources, "NVRTC 12.8")
+    write_folder(tmp_path, "NVRTC 12.8", {("copy", "1_plain"): [({}, Source("copy/1_plain.cu", "text"), image)]})
+    facts = gather()
+    assert facts.carried_kernels and facts.carried_cubins and not facts.kernel_dir_problem
     box = replace(V100_BOX, nvrtc=None, headers=False, carried_kernels=True)
     assert diagnose(box)["executor cuda"].status is Status.OK
+
+
+@pytest.mark.parametrize("manifest", [None, "{}", '{"format": 1, "compiler": "", "kernels": [{}]}'])
+def test_a_kernel_folder_that_cannot_be_read_stops_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str | None
+) -> None:
+    monkeypatch.setenv("LABKIT_KERNEL_DIR", str(tmp_path))
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    problem = gather().kernel_dir_problem
+    assert "manifest.json" in problem
+    report = diagnose(replace(V100_BOX, kernel_dir_problem=problem))
+    assert report["executor sim"].status is Status.WARN and problem in report["executor sim"].detail
+    assert "Unset LABKIT_KERNEL_DIR" in report["executor sim"].cure
+    assert report["executor cuda"].status is Status.WARN
+
+
+OLD_V100 = replace(V100, driver="525.85.12")
+NOT_READY: dict[str, tuple[Facts, str]] = {
+    "torch without sm_70": (replace(V100_BOX, torch_cuda="13.0", torch_archs=("sm_75", "sm_90")), "torch"),
+    "an old driver": (replace(V100_BOX, gpus=(replace(V100, driver="450.80.02"),)), "gpu"),
+    "an old GPU beside a V100": (replace(V100_BOX, gpus=(V100, PASCAL)), "gpu"),
+    "PTX that the driver does not read": (
+        replace(V100_BOX, gpus=(OLD_V100,), nvrtc=None, headers=False, carried_kernels=True),
+        "nvrtc",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "line"), NOT_READY.values(), ids=NOT_READY.keys())
+def test_the_executor_cuda_is_not_ready_where_nothing_runs(facts: Facts, line: str) -> None:
+    check = diagnose(facts)["executor cuda"]
+    assert check.status is Status.WARN and line in check.detail and line in check.cure
+
+
+def test_machine_code_runs_under_an_older_driver() -> None:
+    box = replace(V100_BOX, gpus=(OLD_V100,), nvrtc=None, headers=False, carried_kernels=True, carried_cubins=True)
+    assert diagnose(box)["executor cuda"].status is Status.OK
+
+
+def test_the_executor_torch_says_that_it_leaves_the_gpu_alone() -> None:
+    check = diagnose(replace(V100_BOX, torch_archs=("sm_75", "sm_90")))["executor torch"]
+    assert check.status is Status.WARN and "on the CPU, none on Tesla V100" in check.detail
+    assert diagnose(V100_BOX)["executor torch"].status is Status.OK
+
+
+def test_a_compiler_that_does_not_compile() -> None:
+    problem = "NVRTC 12.8 lacks libnvrtc-builtins.so.12.8"
+    report = diagnose(replace(LAPTOP, nvrtc=None, nvrtc_problem=problem))
+    assert report["nvrtc"].status is Status.WARN and problem in report["nvrtc"].detail
+    assert "--force-reinstall" in report["nvrtc"].cure and report["executor sim"].status is Status.WARN
+
+
+def test_no_wheel_is_advised_where_there_is_none() -> None:
+    report = diagnose(replace(MAC, carried_kernels=False))
+    for name in ("nvrtc", "executor sim"):
+        assert report[name].status is Status.WARN
+        assert "pip install" not in report[name].cure and "LABKIT_KERNEL_DIR" in report[name].cure
+
+
+def test_headers_of_another_cuda() -> None:
+    check = diagnose(replace(LAPTOP, headers=False, foreign_headers="/usr/local/cuda/include"))["cuda headers"]
+    assert check.status is Status.WARN and "/usr/local/cuda/include" in check.detail
+    assert "nvidia-cuda-runtime-cu12" in check.cure
 
 
 def test_gpus_without_a_driver_are_seen_on_the_bus(tmp_path: Path) -> None:

@@ -21,12 +21,22 @@ def test_the_slider_turns_pages() -> None:
     assert book.view.value == LAST.html
     book.slider.value = "other"  # what a hand on the slider does
     assert book.selected is OTHER and book.view.value == OTHER.html
-    book.show("last")
-    assert (book.slider.value, book.view.value, repr(book)) == ("last", LAST.html, LAST.text)
+    assert book.show("last") is book  # so that a notebook shows it
+    assert (book.slider.value, book.view.value, book.selected) == ("last", LAST.html, LAST)
+
+
+def test_the_text_names_the_other_pages() -> None:
+    assert repr(Flipbook([OTHER, LAST])) == f"{LAST.text}\nother pages, by .show('other') and so on: other"
+
+
+def test_a_number_is_a_title() -> None:
+    book = picture_book({str(i): LAST.picture for i in range(3)})
+    assert book.show(1).selected.title == "1"
 
 
 def test_there_is_always_the_page_itself() -> None:
-    data = Flipbook([LAST])._repr_mimebundle_()
+    data, metadata = Flipbook([LAST])._repr_mimebundle_()
+    assert metadata == {"image/svg+xml": {"alt": LAST.picture.alt}}
     assert data["text/plain"] == LAST.text and data["image/svg+xml"] == LAST.html
     assert "application/vnd.jupyter.widget-view+json" in data
 
@@ -41,7 +51,7 @@ def test_without_widgets_the_page_stays(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     book = Flipbook([OTHER, LAST])
-    assert book._repr_mimebundle_() == {"image/svg+xml": LAST.html, "text/plain": LAST.text}
+    assert book._repr_mimebundle_()[0] == {"image/svg+xml": LAST.html, "text/plain": repr(book)}
     book.show("other")
     assert repr(book).startswith("0 lanes")
 

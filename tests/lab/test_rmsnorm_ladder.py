@@ -7,7 +7,7 @@ import torch
 
 from labkit.device.sources import read_rung
 from labkit.lab.reduction_tree import held_values
-from labkit.lab.rmsnorm_ladder import RungRun, explorer_page, first_sum, run_rung, run_text
+from labkit.lab.rmsnorm_ladder import RungRun, explorer_page, first_sum, run_changed, run_rung, run_text
 from labkit.ops import rmsnorm
 from labkit.sim.trace import Trace
 
@@ -94,3 +94,15 @@ def test_the_explorer_shows_the_rung_and_its_headers(runs: dict[str, RungRun]) -
 
 def test_runs_are_random(runs: dict[str, RungRun]) -> None:
     assert not torch.equal(runs["1_naive"].x, runs["2_shuffle"].x)
+
+
+def test_a_change_reaches_a_header() -> None:
+    """Without the barrier in block_sum, which stands in a header of rung 2, warps race."""
+    changed = run_changed("2_shuffle", "__syncthreads();", "", 2, 512)
+    assert "shared-race" in {finding.kind for finding in changed.findings}
+    assert run_changed("2_shuffle", "__syncthreads();", "__syncthreads() ;", 2, 512).matches
+
+
+def test_a_change_that_changes_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"stands neither in rmsnorm/2_shuffle\.cu nor in its headers"):
+        run_changed("2_shuffle", "no such text", "", 2, 512)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 from helpers.drawings import SVG, root_of, texts
 
-from labkit.lab.roofline import V100, Point, bound, least_time, roofline
+from labkit.lab.roofline import HEIGHT, LABEL, V100, WIDTH, Point, bound, least_time, roofline
 
 COPY = Point("double", 1, 8)
 PRODUCT = Point("matrix product", 2 * 4096**3, 3 * 2 * 4096**2, "tensor", "formula")
@@ -42,11 +43,17 @@ def test_picture_numbers_the_operations_in_order_of_intensity() -> None:
     assert len(list(root_of(picture).iter(f"{SVG}circle"))) == 2
 
 
-def test_dots_do_not_cover_each_other() -> None:
+def test_dots_stay_on_the_roof_and_their_numbers_apart() -> None:
     root = root_of(roofline([Point(f"op {i}", 10 + i / 10, 12) for i in range(6)]))
     dots = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in root.iter(f"{SVG}circle")]
-    gaps = [(a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 for i, a in enumerate(dots) for b in dots[:i]]
-    assert min(gaps) >= (2 * 9) ** 2 - 1
+    slope = HEIGHT / WIDTH  # a decade up for a decade to the right; five of each show
+    (x, y), *others = dots
+    assert len(others) == 5
+    assert [dot[1] for dot in others] == pytest.approx([y - slope * (dot[0] - x) for dot in others], abs=0.2)
+    numbers = [text for text in root.iter(f"{SVG}text") if text.text in "123456" and text.get("font-size") == "11"]
+    places = [(float(text.attrib["x"]), float(text.attrib["y"])) for text in numbers]
+    assert [place[0] for place in places] == pytest.approx([dot[0] for dot in dots], abs=0.1)
+    assert min(math.dist(a, b) for i, a in enumerate(places) for b in places[:i]) >= LABEL - 1
 
 
 def test_axes_grow_with_the_operations() -> None:

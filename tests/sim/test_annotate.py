@@ -33,6 +33,17 @@ def test_every_line_stands_with_its_counts() -> None:
     assert annotate(SOURCE, result.counters) == result.annotated()
 
 
+def test_lines_with_findings_are_marked() -> None:
+    result = run(SOURCE, block=32, args=[np.zeros(32, np.float32), np.zeros(56, np.float32), 8])
+    assert [finding.line for finding in result.findings] == [7]
+    marked = [row for row in result.annotated().splitlines() if "!" in row.split("|")[0]]
+    assert (
+        len(marked) == 2
+        and marked[0].endswith("y[stride * i] = tile[32 * i];")
+        and marked[1].endswith("names this line")
+    )
+
+
 def test_lines_of_headers_do_not_mix_with_those_of_the_source() -> None:
     source = """#include <cuda_fp16.h>
 extern "C" __global__ void k(half* x) {

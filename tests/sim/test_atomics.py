@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.sim import run
+from labkit.sim import Out, run
 from labkit.sim.atomics import apply, rounds
 
 SOURCE = (Path(__file__).parent / "cuda" / "atomics.cu").read_text()
@@ -143,3 +143,29 @@ def test_compare_and_swap_in_vain_changes_nothing() -> None:
     words, other = np.array([5, 6], np.uint32), np.array([1, 1], np.uint32)
     old, changed = apply(words, np.array([0, 1]), "cas", "b32", [other, other], True)
     assert old is not None and old.tolist() == words.tolist() == [5, 6] and not changed
+
+
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("kind", ["unsigned", "unsigned long long"])
+def test_shared_memory_that_counts_as_written(checks: bool, kind: str) -> None:
+    """Once all of it has been written, or where nobody checks, there is no record of what has been."""
+    source = f"""extern "C" __global__ void k({kind}* o) {{
+      __shared__ {kind} s[32];
+      for (int i = threadIdx.x; i < sizeof(s) / 4; i += blockDim.x) ((int*)s)[i] = 0;
+      __syncthreads();
+      for (int turn = 0; turn < 3; turn++) {{
+        atomicAdd(&s[threadIdx.x & 31], ({kind})1);
+        __syncthreads();
+      }}
+      if (threadIdx.x < 32) o[blockIdx.x * 32 + threadIdx.x] = atomicExch(&s[threadIdx.x], ({kind})0);
+    }}"""
+    o = np.zeros(96, np.uint32 if kind == "unsigned" else np.uint64)
+    assert run(source, grid=3, block=64, args=[Out(o)], checks=checks).ok and (o == 6).all()
+
+
+def test_swaps_that_all_fail_change_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    words, index = rng.integers(5, 9, 4).astype(np.uint32), rng.integers(0, 4, 64)
+    before, compare = words.copy(), np.zeros(64, np.uint32)
+    old, changed = apply(words, index, "cas", "b32", [compare, compare + 1], True)
+    assert not changed and old is not None and (old == before[index]).all() and (words == before).all()

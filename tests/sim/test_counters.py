@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.lanes import Lanes, kernel_of
 
+from labkit.sim import run
 from labkit.sim.counters import Counters
 
 LANE = np.arange(32)
@@ -167,3 +168,19 @@ def test_lines_add_up_to_the_total(seed: int) -> None:
     document = counters.to_json()
     assert document["global_load"]["sectors"] == counters.global_load.sectors
     assert "global load sectors" in str(counters)
+
+
+def test_constants_are_no_traffic_of_global_memory() -> None:
+    """Neither by name nor through a pointer; the same bytes in a __device__ variable are."""
+    source = """KIND float table[64] = {1, 2};
+    extern "C" __global__ void k(float* y, int n) {
+      const float* where = n ? table : y;
+      y[threadIdx.x] = table[threadIdx.x & 1] + where[0];
+    }"""
+    constant = run(source, grid=2, block=64, args=[np.zeros(64, np.float32), 1], macros={"KIND": "__constant__"})
+    device = run(source, grid=2, block=64, args=[np.zeros(64, np.float32), 1], macros={"KIND": "__device__"})
+    assert constant.counters and device.counters
+    assert constant.counters.total().constant_requests == 8 and device.counters.total().constant_requests == 0
+    assert constant.counters.global_load.requests == constant.counters.dram_read_bytes == 0
+    assert device.counters.global_load.requests == 8 and device.counters.dram_read_bytes == 32
+    assert constant.counters.to_json()["constant_requests"] == 8 and "constant requests" in str(constant.counters)

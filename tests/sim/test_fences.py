@@ -30,6 +30,8 @@ class Handover:
     barrier_before_flag: bool = True
     barrier_after_spin: bool = True
     strong_flag: bool = True
+    fence_after_spin: bool = True
+    volatile_data: bool = False
     spins: int = 3
 
     def kinds(self) -> set[str]:
@@ -60,9 +62,12 @@ class Handover:
         first = self._block(number, 1)
         for _ in range(self.spins):
             races.global_access(first, "flag", "load", one(FLAG), 4, SPIN, volatile=True)
+        if self.fence_after_spin:
+            races.fence(first, "gpu")
         if self.barrier_after_spin:
             races.barrier(np.array([number]))
-        races.global_access(self._block(number), "data", "load", self._words()[:, ::-1], 4, LOAD)
+        words = self._words()[:, ::-1]
+        races.global_access(self._block(number), "data", "load", words, 4, LOAD, volatile=self.volatile_data)
 
     def _block(self, number: int, threads: int = THREADS) -> Lanes:
         return Lanes(self.blocks, THREADS, number * THREADS + np.arange(threads))
@@ -79,6 +84,15 @@ def one(value: int) -> Any:
 @pytest.mark.parametrize("scope", ["gpu", "sys"])
 def test_fence_flag_and_barriers_hand_data_to_another_block(before: bool, scope: str) -> None:
     assert Handover(fence=scope, fence_before_barrier=before).kinds() == set()
+
+
+@pytest.mark.parametrize("same_device", [True, False])
+def test_a_barrier_after_looking_at_the_flag_is_no_fence(same_device: bool) -> None:
+    """The flag's reader and the threads that wait for it may still have the old data in their cache."""
+    without = Handover(same_device=same_device, fence="sys", fence_after_spin=False)
+    assert without.kinds() == {"missing-fence"}
+    without.volatile_data = True
+    assert without.kinds() == set()
 
 
 def test_another_device_needs_a_fence_of_the_system() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from labkit.sim import Out, Result, run
 from labkit.sim.buffers import ADDRESS_MASK
@@ -106,7 +107,7 @@ def test_buffers_are_found_by_address() -> None:
         "",
     ]
     assert memory.find(5) is None and Memory().find(5) is None
-    assert "no buffer" in Memory().nearest(5)
+    assert "no buffer" in Memory().nearest(5 << 20)
 
 
 def test_reversed_and_empty_arrays() -> None:
@@ -117,3 +118,31 @@ def test_reversed_and_empty_arrays() -> None:
     assert (buffer.base, buffer.size) == (a.ctypes.data + 4, 36)
     memory.add(np.zeros(0), "empty")
     assert len(memory.buffers) == 1
+
+
+NEXT = 'extern "C" __global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 1]; }'
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_views_side_by_side_do_not_hide_an_overrun(kind: str) -> None:
+    both: Any = torch.zeros(64) if kind == "torch" else np.zeros(64, np.float32)
+    result = run(NEXT, block=32, args=[both[:32], both[32:]])
+    assert [(f.kind, f.thread, f.count) for f in result.findings] == [("out-of-bounds", 31, 1)]
+    assert "argument 0" in result.findings[0].text
+    assert run(NEXT, block=32, args=[both[:33], torch.zeros(32)]).ok
+
+
+def test_views_that_overlap_are_one_piece_of_memory(seed: int) -> None:
+    """Also where a third view is what makes them overlap, and where threads of one warp come by different pointers."""
+    source = """extern "C" __global__ void k(const int* a, const int* b, const int* c, int* o) {
+      const int* mine = threadIdx.x % 3 == 0 ? a : threadIdx.x % 3 == 1 ? b : c;
+      o[threadIdx.x] = mine[threadIdx.x] + 100 * a[threadIdx.x] + 10000 * b[threadIdx.x];
+    }"""
+    x, lane, o = np.random.default_rng(seed).integers(0, 99, 64).astype(np.int32), np.arange(32), np.zeros(32, np.int32)
+    assert run(source, block=32, args=[x[:32], x[32:], x[10:50], Out(o)]).ok
+    assert (o == x[lane + np.array([0, 32, 10])[lane % 3]] + 100 * x[:32] + 10000 * x[32:]).all()
+
+
+def test_a_text_that_is_no_text() -> None:
+    source = '#include <cstdio>\nextern "C" __global__ void k(const char* s) { printf("[%s][%5s]", s, "ab"); }'
+    assert run(source, block=1, args=[None]).output == "[(null)][   ab]"

@@ -186,7 +186,7 @@ def test_open_function_and_odd_declaration_are_refused() -> None:
     with pytest.raises(PtxError, match="does not know the declaration"):
         parse(HEADER + ".global .surfref picture;")
     with pytest.raises(PtxError, match="is no number"):
-        parse(HEADER + ".global .u64 pointer = generic(other);")
+        parse(HEADER + ".global .u32 p = table;")
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.ptx")), ids=lambda path: path.stem)
@@ -197,3 +197,12 @@ def test_compiled_programs_load(path: Path) -> None:
         assert kernel.blocks
         assert all(block.run is not None for block in kernel.blocks)
         assert all(site.line > 0 and site.file.endswith((".cu", ".cuh")) for site in kernel.sites)
+
+
+def test_initial_values_may_be_addresses() -> None:
+    module = parse(
+        HEADER + ".global .b8 t[8];\n.global .u64 p[3] = {generic(t), 5, generic(t)+4};\n.global .u64 q = t;"
+    )
+    assert module.variables["p"].pointers == ((0, "t", 0), (16, "t", 4))
+    assert module.variables["p"].initial == bytes(8) + (5).to_bytes(8, "little") + bytes(8)
+    assert module.variables["q"].pointers == ((0, "t", 0),)

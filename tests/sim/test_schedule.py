@@ -139,3 +139,34 @@ def test_barrier_reductions_of_diverged_blocks(seed: int) -> None:
     for block in range(4):
         r = sum(int((a[block] > k).sum()) for k in range(block + 1)) + 7
         assert o[block].tolist() == [r + 5 * (i < 7) for i in range(64)]
+
+
+SPINS = {
+    "a lock": "while (atomicCAS(x, 0, 1) != 0) {}",
+    "a flag": "while (*(volatile int*)x != 5) {}",
+    "two flags": "if (threadIdx.x < 7) while (*(volatile int*)x == 1) {} else while (((volatile int*)x)[1] == 0) {}",
+    "a lock and a barrier": "if (threadIdx.x < 32) while (atomicCAS(x, 0, 1) != 0) {} __syncthreads();",
+}
+
+
+@pytest.mark.parametrize("spin", SPINS)
+def test_waiting_for_what_nobody_can_change_is_found_soon(spin: str) -> None:
+    x = np.array([1, 0], np.int32)
+    result = run(f'extern "C" __global__ void k(int* x) {{ {SPINS[spin]} }}', grid=4, block=64, args=[x])
+    assert not result.finished and "endless" in {found.kind for found in result.findings}
+    assert result.instructions < 5000
+
+
+PATIENT = {
+    "a number of rounds": "int r = 0; while (*flag == 0 && r < 900) r++; o[threadIdx.x] = r;",
+    "a time": "long long t = clock64(); while (*flag == 0 && clock64() - t < 9000) {} o[threadIdx.x] = 900;",
+    "a slow thread": "if (threadIdx.x) while (*flag == 0) {} else { int v = 1; "
+    "for (int i = 0; i < n; i++) v = v * 31 ^ i; *flag = v ? v : 1; } o[threadIdx.x] = 900;",
+}
+
+
+@pytest.mark.parametrize("wait", PATIENT)
+def test_waiting_that_comes_to_an_end_is_left_alone(wait: str) -> None:
+    o = np.zeros(64, np.int32)
+    source = f'extern "C" __global__ void k(volatile int* flag, int* o, int n) {{ {PATIENT[wait]} }}'
+    assert run(source, args=[np.zeros(1, np.int32), o, 30_000], checks=False).ok and (o == 900).all()

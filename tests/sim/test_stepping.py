@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,3 +108,55 @@ def test_what_is_not_there_is_refused(stepper: Any) -> None:
     for block, thread in ((2, 0), (0, 64), (-1, 0)):
         with pytest.raises(ConfigError, match="There is no thread"):
             stepper.registers(block, thread)
+
+
+HEADER = """#pragma once
+__device__ __forceinline__ int sum(int n, const int* p) {
+  int s = 0;
+  for (int j = 0; j < n; j++)
+    s += p[j] * 3;
+  return s;
+}
+"""
+WITH_HEADER = """#include "sum.cuh"
+extern "C" __global__ void k(int* o, const int* p, int n) {
+  int i = threadIdx.x;
+  int a = sum(n, p);
+  o[i] = a + i;
+}
+"""
+
+
+@pytest.fixture
+def header_folder(tmp_path: Path) -> Path:
+    (tmp_path / "sum.cuh").write_text(HEADER, encoding="utf-8")
+    return tmp_path
+
+
+def test_lines_of_a_header_have_its_name(header_folder: Path) -> None:
+    o = np.zeros(32, np.int32)
+    stepper = Stepper(WITH_HEADER, block=32, args=[o, np.ones(8, np.int32), 3], include_dirs=[header_folder])
+    assert counts(stepper.run_to("sum.cuh:5")) == {"sum.cuh:5": 32}
+    assert counts(stepper.run_to(5)) == {5: 32} and not o.any()  # not at line 5 of the header
+    stepper.step()
+    assert (o == 9 + np.arange(32)).all()
+    with pytest.raises(ConfigError, match=r"Line 4 has no.*Lines that have: .*sum.cuh:4, sum.cuh:5"):
+        Stepper(WITH_HEADER, args=[o, o, 1], include_dirs=[header_folder]).run_to(4)
+
+
+def test_a_stepper_takes_the_switches_of_run() -> None:
+    broken = SOURCE.replace("  __syncthreads();\n", "\n")
+    stepper = Stepper(broken, grid=2, args=[np.zeros(128, np.float32), np.zeros(256, np.float32), 128], checks=False)
+    stepper.finish()
+    assert stepper.findings == []
+    endless = 'extern "C" __global__ void k(int* x) { while (true) atomicAdd(x, 1); }'
+    stepper = Stepper(endless, args=[np.zeros(1, np.int32)], max_steps=50)
+    stepper.finish()
+    assert [found.kind for found in stepper.findings] == ["endless"]
+    rounded = 'extern "C" __global__ void k(float* x) { x[0] = fmaf(x[0], x[0], -x[1]); }'
+    for exact in (True, False):
+        x = np.array([1 + 2**-12, 1 + 2**-11], np.float32)
+        Stepper(rounded, block=1, args=[x], exact_fma=exact).finish()
+        assert x[0] == (2**-24 if exact else 0)
+    with pytest.raises(ConfigError, match="shuffle_seed"):
+        Stepper(rounded, block=1, args=[np.zeros(2, np.float32)], shuffle_seed="x")  # type: ignore[arg-type]

@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
-from labkit.lab.exercises.running import first_finding, simulate
+from labkit.lab.exercises.running import first_finding, simulate, staged
 
 BLOCK, TILE = 64, 32
 BEST = 4  # sectors that 32 neighbouring floats fill
+CONFLICTS = (
+    "Which bank does each lane of a warp want, where the tile is written, and where it is read?",
+    "Lanes that read down a column of the tile meet one bank: move its rows apart, by padding or by a swizzle.",
+)
 
 
 def check_doubled(source: str, seed: int | None = None) -> str:
@@ -57,8 +61,7 @@ def check_transpose(source: str, seed: int | None = None) -> str:
     )
     lost = counters.bank_conflicts
     assert lost == 0, (
-        f"Right, and 4 sectors a request, but {lost} cycles are lost to bank conflicts. "
-        "Lanes that read down a column of the tile meet one bank: move its rows apart, by padding or by a swizzle."
+        f"Right, and 4 sectors a request, but {lost} cycles are lost to bank conflicts. {staged(*CONFLICTS)}"
     )
     return "Right: no sector moves in vain, and no bank is asked twice."
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from labkit.lab.drawing import counted
-from labkit.lab.exercises.running import first_finding, simulate
+from labkit.lab.exercises.running import first_finding, simulate, staged
 
 BLOCK = 32
 WITHIN = 0.05  # of the intensity
@@ -62,10 +62,11 @@ def check_intensity(answers: Mapping[str, float]) -> str:
     assert not missing, f"No answer yet for {', '.join(missing)}."
     for name, (intensity, hint) in INTENSITIES.items():
         off = abs(answers[name] - intensity) / intensity
-        assert off <= WITHIN, f"{name}: not {answers[name]:g}. {hint}"
+        assert off <= WITHIN, f"{name}: not {answers[name]:g}. {staged(QUESTION, hint)}"
     return "Right: four of the five are bound by memory on a V100."
 
 
+QUESTION = "Count the FLOP of one element, and the bytes of it that are read and written."
 INTENSITIES = {
     "saxpy": (2 / 12, "Two FLOP an element; x is read, y is read and written, 4 bytes each."),
     "residual add": (1 / 6, "One FLOP an element; two halves are read, one is written."),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from labkit.lab.exercises.running import first_finding, simulate
+from labkit.lab.exercises.running import first_finding, simulate, staged
 from labkit.lab.rmsnorm_ladder import run_rung
 
 LANES, WARPS, SHUFFLES = 32, 6, 5
@@ -46,9 +46,12 @@ def _check_sums(y: torch.Tensor, sums: torch.Tensor) -> None:
     )
     lane = int((~everywhere).nonzero()[0])
     warp = int((~right[:, lane]).nonzero()[0])
+    hint = staged(
+        "After which shuffle does a lane hold the values of 2, 4, 8, ... lanes, and whose are they?",
+        "Add what comes from lane ^ 16, then from lane ^ 8, and so on down to lane ^ 1.",
+    )
     raise AssertionError(
-        f"Lane {lane} of warp {warp} holds {y[warp, lane]:.4f}, the sum is {sums[warp, 0]:.4f}. "
-        "Add what comes from lane ^ 16, then from lane ^ 8, and so on down to lane ^ 1."
+        f"Lane {lane} of warp {warp} holds {y[warp, lane]:.4f}, the sum is {sums[warp, 0]:.4f}. {hint}"
     )
 
 
@@ -76,10 +79,13 @@ def check_traffic(predict: Callable[[int, int], tuple[float, float]], seed: int 
         given = predict(rows, hidden)
         assert isinstance(given, tuple) and len(given) == 2, "Return two numbers: bytes read, bytes written."
         for what, mine, truth in zip(("read", "written"), given, counted, strict=True):
-            assert mine == truth, f"{rows} x {hidden}: {truth} bytes are {what}, you say {mine}. {HINTS[what]}"
+            assert mine == truth, (
+                f"{rows} x {hidden}: {truth} bytes are {what}, you say {mine}. {staged(QUESTION, HINTS[what])}"
+            )
     return "Right: to the byte what the simulator counted."
 
 
+QUESTION = "Which arrays cross the bus in this direction, how often, and how many bytes has an element of each?"
 HINTS = {
     "read": "x comes in once, 2 bytes an element, and the weight once for all rows, 4 bytes an element.",
     "written": "y goes out once, 2 bytes an element.",

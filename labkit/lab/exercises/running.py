@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import labkit.sim
 from labkit.errors import KernelArgumentError, KernelBuildError
+
+_given: Counter[str] = Counter()  # how often each hint was asked for
+
+
+def staged(question: str, rule: str) -> str:
+    """A hint in two stages: at first only the question to ask oneself, from the second failure on the rule as well."""
+    _given[rule] += 1
+    return question if _given[rule] == 1 else f"{question} {rule}"
 
 
 def simulate(source: str, name: str, grid: Any, block: Any, args: Sequence[Any], **settings: Any) -> Any:
@@ -15,16 +24,9 @@ def simulate(source: str, name: str, grid: Any, block: Any, args: Sequence[Any],
     try:
         return labkit.sim.run(source, name=name, grid=grid, block=block, args=args, **settings)
     except KernelBuildError as error:
-        raise AssertionError(f"It does not compile.\n{first_error(error)}") from None
+        raise AssertionError(f"It does not compile.\n{error.place or error}") from None
     except KernelArgumentError as error:
         raise AssertionError(f"The kernel is called as in the text above it. {error}") from None
-
-
-def first_error(error: KernelBuildError) -> str:
-    """The compiler's first error with the lines around it, which point at the place."""
-    lines = (error.log or str(error)).splitlines()
-    start = next((i for i, line in enumerate(lines) if "error" in line), 0)
-    return "\n".join(lines[start : start + 3])
 
 
 def first_finding(result: Any) -> str:

@@ -17,6 +17,7 @@ SPECIAL_REGISTERS = {  # PTX name -> attribute of Threads, type
     **{f"%{name}.{axis}": (f"{name}_{axis}", "u32") for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"},
     **{f"%lanemask_{order}": (f"lanemask_{order}", "u32") for order in ("eq", "lt", "le", "gt", "ge")},
     **{f"%{name}": (name, "u32") for name in ("laneid", "warpid", "nwarpid", "smid", "nsmid")},
+    **{f"%envreg{number}": (f"environment({number})", "u32") for number in range(32)},
     "%gridid": ("gridid", "u64"),
     "%dynamic_smem_size": ("dynamic_smem_size", "u32"),
     "%total_smem_size": ("total_smem_size", "u32"),
@@ -24,6 +25,10 @@ SPECIAL_REGISTERS = {  # PTX name -> attribute of Threads, type
     **dict.fromkeys(("%clock64", "%clock_hi"), ("clock(64)", "u64")),
     **dict.fromkeys(("%globaltimer", "%globaltimer_lo", "%globaltimer_hi"), ("globaltimer()", "u64")),
 }
+CURES = dict.fromkeys(
+    ("tex", "tld4", "txq", "suld", "sust", "sured", "suq"),
+    "Textures and surfaces are not simulated: read from an array by index.",
+)
 UPPER_WORDS = ("%clock_hi", "%globaltimer_hi")
 SYMBOL = re.compile(r"([$%A-Za-z_][\w$~.]*)(?:\+(-?\w+))?")
 TEMPORARY = re.compile(r"h\d+(\[\.\.\., \d\])?")
@@ -130,8 +135,9 @@ class Emitter:
         if match is None or variable is None:
             raise ValueError(f"'{operand}' is neither a register nor a number nor a variable")
         offset = int(match[2] or "0", 0)
-        if variable.space in ("global", "const"):
-            address = f"threads.variable_address({variable.name!r})"
+        if variable.space in ("global", "const", "param"):
+            parameter, name = f"parameter_address({variable.offset})", f"variable_address({variable.name!r})"
+            address = f"threads.{parameter if variable.space == 'param' else name}"
             return f"({address} + {self.constant(offset, 'u64')})" if offset else address
         return self.constant(variable.offset + offset, type_.view)
 
@@ -222,7 +228,7 @@ def unknown(instruction: Instruction, reason: Exception) -> PtxError:
     return PtxError(
         f"PTX line {instruction.site.ptx_line}: the simulator does not know '{name}' in '{instruction.site.text}'"
         f"{detail}.",
-        cure="Use an instruction that sm_70 has, or write it in CUDA C++ without inline PTX.",
+        cure=CURES.get(instruction.opcode, "Use an instruction that sm_70 has, or write it without inline PTX."),
     )
 
 

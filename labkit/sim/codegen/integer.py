@@ -74,7 +74,11 @@ def multiply_24_bits(e: Emitter, i: Instruction) -> None:
 
 @emits("addc", "subc", "madc")
 def carry_arithmetic(e: Emitter, i: Instruction) -> None:
-    """Arithmetic that leaves a carry (.cc) or takes one in (addc, subc, madc); multi-word integers are made of it."""
+    """Arithmetic that leaves a carry (.cc) or takes one in (addc, subc, madc); multi-word integers are made of it.
+
+    Hardware subtracts by adding the complement, so a subtraction carries where it borrows nothing. This shows where
+    addc reads the carry of a subtraction, as the compiler's 128-bit division does.
+    """
     type_name = unsigned(TYPES[type_of(i)])
     operands = list(i.operands[1:])
     if i.opcode in ("mad", "madc"):
@@ -85,15 +89,18 @@ def carry_arithmetic(e: Emitter, i: Instruction) -> None:
         first, second = (e.source(operand, type_name) for operand in operands)
     subtracts = i.opcode in ("sub", "subc")
     carry = e.scope.python_name(CARRY) if i.opcode in ("addc", "subc", "madc") else None
-    operator = "-" if subtracts else "+"
-    taken = f" {operator} {carry}.astype({type_name})" if carry else ""
-    e.line(f"s = {first} {operator} {second}{taken}")
+    if subtracts:
+        taken = f" - (~{carry}).astype({type_name})" if carry else ""
+        result, carries, passes = f"{first} - {second}{taken}", f"{first} > {second}", f"{first} == {second}"
+    else:
+        taken = f" + {carry}.astype({type_name})" if carry else ""
+        result, carries, passes = f"{first} + {second}{taken}", f"s < {first}", f"s == {first}"
+    e.line(f"s = {result}")
     if "cc" in i.modifiers:
-        lost = f"{first} < {second}" if subtracts else f"s < {first}"
-        if carry:
-            equal = f"{first} == {second}" if subtracts else f"s == {first}"
-            lost = f"({lost}) | ({carry} & ({equal}))"
-        e.line(f"{e.scope.python_name(CARRY)} = {lost}")
+        incoming = f"{carry} & " if carry else ""
+        if carry or subtracts:  # without a carry to take in, a subtraction starts with one
+            carries = f"({carries}) | ({incoming}({passes}))"
+        e.line(f"{e.scope.python_name(CARRY)} = {carries}")
     e.assign(i.operands[0], "s", type_name)
 
 

@@ -46,7 +46,8 @@ def load(e: Emitter, i: Instruction) -> None:
         values = [f"threads.parameter({offset + type_.size * n}, {type_.size})" for n in range(len(destinations))]
     else:
         strong = any(word in i.modifiers for word in STRONG)
-        where = f"{space_of(i.modifiers)!r}, {base}, {offset}, {type_.size}, {len(destinations)}"
+        space = "const" if space_of(i.modifiers) == "param" else space_of(i.modifiers)  # by a computed address
+        where = f"{space!r}, {base}, {offset}, {type_.size}, {len(destinations)}"
         e.line(f"t = threads.load({where}, {i.site.index}, {strong})")
         values = [f"t[{n}]" for n in range(len(destinations))]
         if "acquire" in i.modifiers:
@@ -96,6 +97,6 @@ def fence(e: Emitter, i: Instruction) -> None:
     e.line(f"threads.fence({scope_of(i, 'gpu')!r}, {i.site.index})")
 
 
-@emits("prefetch", "prefetchu", "discard", "applypriority")
+@emits("prefetch", "prefetchu", "discard", "applypriority", "pmevent")
 def hint(e: Emitter, i: Instruction) -> None:
-    """Hints about caches change no value."""
+    """Hints about caches, and marks for a profiler, change no value."""

@@ -2,14 +2,35 @@
 #include <cuda_fp16.h>
 #define OPS(T, NAME) \
 extern "C" __global__ void NAME##_old(T* w, const int* at, const T* x, const T* y, T* old, int op, int n) { \
-    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; T* p = w + at[i]; T v = x[i]; \
-    switch (op) { case 0: old[i] = atomicAdd(p, v); break; case 1: old[i] = atomicMin(p, v); break; \
-    case 2: old[i] = atomicMax(p, v); break; case 3: old[i] = atomicAnd(p, v); break; case 4: old[i] = atomicOr(p, v); break; \
-    case 5: old[i] = atomicXor(p, v); break; case 6: old[i] = atomicExch(p, v); break; case 7: old[i] = atomicCAS(p, v, y[i]); break; } } \
+    int i = blockIdx.x * blockDim.x + threadIdx.x; \
+    if (i >= n) return; \
+    T* p = w + at[i]; \
+    T v = x[i]; \
+    switch (op) { \
+        case 0: old[i] = atomicAdd(p, v); break; \
+        case 1: old[i] = atomicMin(p, v); break; \
+        case 2: old[i] = atomicMax(p, v); break; \
+        case 3: old[i] = atomicAnd(p, v); break; \
+        case 4: old[i] = atomicOr(p, v); break; \
+        case 5: old[i] = atomicXor(p, v); break; \
+        case 6: old[i] = atomicExch(p, v); break; \
+        case 7: old[i] = atomicCAS(p, v, y[i]); break; \
+    } \
+} \
 extern "C" __global__ void NAME##_red(T* w, const int* at, const T* x, int op, int n) { \
-    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; T* p = w + at[i]; T v = x[i]; \
-    switch (op) { case 0: atomicAdd(p, v); break; case 1: atomicMin(p, v); break; \
-    case 2: atomicMax(p, v); break; case 3: atomicAnd(p, v); break; case 4: atomicOr(p, v); break; case 5: atomicXor(p, v); break; } }
+    int i = blockIdx.x * blockDim.x + threadIdx.x; \
+    if (i >= n) return; \
+    T* p = w + at[i]; \
+    T v = x[i]; \
+    switch (op) { \
+        case 0: atomicAdd(p, v); break; \
+        case 1: atomicMin(p, v); break; \
+        case 2: atomicMax(p, v); break; \
+        case 3: atomicAnd(p, v); break; \
+        case 4: atomicOr(p, v); break; \
+        case 5: atomicXor(p, v); break; \
+    } \
+}
 OPS(int, s32)
 OPS(unsigned, u32)
 OPS(unsigned long long, u64)
@@ -28,7 +49,8 @@ extern "C" __global__ void histogram(const unsigned char* a, int* o, int n) {
     __shared__ int bins[16];
     if (threadIdx.x < 16) bins[threadIdx.x] = 0;
     __syncthreads();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) atomicAdd(&bins[a[i] & 15], 1);
+    int step = gridDim.x * blockDim.x;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) atomicAdd(&bins[a[i] & 15], 1);
     __syncthreads();
     if (threadIdx.x < 16) atomicAdd(o + threadIdx.x, bins[threadIdx.x]);
 }
@@ -42,7 +64,11 @@ extern "C" __global__ void aggregated(const int* keys, int* counts, int* slot, i
 extern "C" __global__ void float_max(float* o, const float* x, int n) {                  // a loop around atomicCAS
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
     int* p = (int*)o; int old = *(volatile int*)p;
-    while (__int_as_float(old) < x[i]) { int seen = atomicCAS(p, old, __float_as_int(x[i])); if (seen == old) break; old = seen; }
+    while (__int_as_float(old) < x[i]) {
+        int seen = atomicCAS(p, old, __float_as_int(x[i]));
+        if (seen == old) break;
+        old = seen;
+    }
 }
 extern "C" __global__ void uninit(int* o) { __shared__ int s[32]; o[threadIdx.x] = atomicAdd(&s[threadIdx.x & 7], 1); }
 extern "C" __global__ void far(int* o, int by) { atomicAdd(o + threadIdx.x + by, 1); }

@@ -8,7 +8,8 @@ __device__ int preset[3] = {7, 8, 9};
 
 extern "C" __global__ void all_kinds(signed char a, short b, int c, long long d, unsigned e, float f, double g, bool h,
                                      Pair p, double* o) {
-    double values[] = {(double)a, (double)b, (double)c, (double)d, (double)e, (double)f, g, (double)h, (double)p.a, p.b};
+    double values[] = {(double)a, (double)b, (double)c, (double)d,   (double)e,
+                       (double)f, g,         (double)h, (double)p.a, p.b};
     for (int i = 0; i < 10; i++) o[i] = values[i];
 }
 extern "C" __global__ void copy(const float* a, float* o, int n) {
@@ -63,7 +64,8 @@ extern "C" __global__ void dynamic(int* o) {
 }
 extern "C" __global__ void __launch_bounds__(64) bounded() {}
 extern "C" __global__ void prints(const float* a, int n) {
-    if (threadIdx.x < n) printf("%d %5.2f|%-4u|%c %s %llx 100%%\n", (int)threadIdx.x - 1, a[threadIdx.x], 7u, 'x', "text", 1ull << 40);
+    int i = threadIdx.x;
+    if (i < n) printf("%d %5.2f|%-4u|%c %s %llx 100%%\n", i - 1, a[i], 7u, 'x', "text", 1ull << 40);
     if (threadIdx.x == 1) printf("plain\n");
 }
 extern "C" __global__ void asserts(const int* a) { assert(a[threadIdx.x] < 3); }

@@ -21,7 +21,11 @@ extern "C" __global__ void warp_sum(const int* a, int* o, int n) {   // any bloc
     unsigned mask = __ballot_sync(~0u, i < n);
     if (i >= n) return;
     int s = a[i];
-    for (int d = 16; d; d >>= 1) { int t = __shfl_down_sync(mask, s, d); if ((mask >> ((threadIdx.x & 31) + d)) & 1 && (threadIdx.x & 31) + d < 32) s += t; }
+    int lane = threadIdx.x & 31;
+    for (int d = 16; d; d >>= 1) {
+        int t = __shfl_down_sync(mask, s, d);
+        if (lane + d < 32 && (mask >> (lane + d)) & 1) s += t;
+    }
     if ((threadIdx.x & 31) == 0) atomicAdd(o, s);
 }
 
@@ -32,7 +36,8 @@ extern "C" __global__ void half_warps(int* o) {                       // two par
     else        { s[i] = i + 200; __syncwarp(); o[i] = s[i - 16]; }
 }
 
-extern "C" __global__ void block_sum_loop(const int* a, int* o, const int* rounds) {  // barriers in loops of unequal length
+// barriers in loops of unequal length
+extern "C" __global__ void block_sum_loop(const int* a, int* o, const int* rounds) {
     __shared__ int s[64];
     int i = threadIdx.x, r = 0;
     for (int k = 0; k < rounds[blockIdx.x]; k++) {
@@ -87,7 +92,12 @@ extern "C" __global__ void last_block(const int* a, int* partial, unsigned* tick
         last = atomicAdd(ticket, 1) == gridDim.x - 1;
     }
     __syncthreads();
-    if (last && i == 0) { __threadfence(); int t = 0; for (int b = 0; b < gridDim.x; b++) t += ((volatile int*)partial)[b]; *o = t; }
+    if (last && i == 0) {
+        __threadfence();
+        int t = 0;
+        for (int b = 0; b < gridDim.x; b++) t += ((volatile int*)partial)[b];
+        *o = t;
+    }
 }
 
 extern "C" __global__ void producer(const int* a, int* o, int n) {      // warp 0 fills, warp 1 drains: named barriers

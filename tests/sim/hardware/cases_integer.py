@@ -91,6 +91,10 @@ def _carries() -> Iterator[Case]:
             body = f"{first}.{kind} %r0, %a, %b;\n{second}.{kind} %r1, %c, %d;\n{end}"
             yield Case(f"{name}.cc chain {kind}", body, (kind,) * 4, (kind,) * 3)
     for kind in ("u32", "s32", "u64", "s64"):
+        for first, second in (("add", "sub"), ("sub", "add")):  # one flag for both: a borrow is a missing carry
+            body = f"{first}.cc.{kind} %r0, %a, %b;\n{second}c.cc.{kind} %r1, %c, %d;\n{second}c.{kind} %r2, 0, 0;"
+            yield Case(f"{first}.cc {second}c chain {kind}", body, (kind,) * 4, (kind,) * 3)
+    for kind in ("u32", "s32", "u64", "s64"):
         for part in ("lo", "hi"):
             body = (
                 f"mad.{part}.cc.{kind} %r0, %a, %b, %c;\nmadc.{part}.cc.{kind} %r1, %a, %c, %b;\n"

@@ -1,0 +1,103 @@
+"""Writing a folder of compiled kernels, while others may read it or write it too.
+
+Every file appears whole, under a name that belongs to its content, and the manifest comes last: a reader finds what
+the old manifest names or what the new one does. One writer at a time; what only the old manifest named is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.device.carried import Image
+from labkit.device.ladder import Macros
+from labkit.device.manifest import (
+    MANIFEST,
+    PTX,
+    File,
+    Manifest,
+    Record,
+    content_digest,
+    macro_words,
+    read_manifest,
+)
+from labkit.device.sources import Source
+from labkit.errors import KernelBuildError
+
+
+def write_folder(
+    folder: Path, compiler: str, images: Mapping[tuple[str, str], list[tuple[Macros, Source, Image]]]
+) -> None:
+    """Write PTX, cubins and manifest. ``images`` maps (op, rung) to its specialisations. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        earlier = _names(folder)
+        records = tuple(
+            _write_image(folder, op, rung, *specialised)
+            for (op, rung), all_specialised in images.items()
+            for specialised in all_specialised
+        )
+        _write(folder, MANIFEST, Manifest(compiler, records).to_json().encode())
+        for name in earlier - _names(folder):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _write_image(folder: Path, op: str, rung: str, macros: Macros, source: Source, image: Image) -> Record:
+    contents = {PTX: image.ptx.encode(), **image.cubins}
+    files = {}
+    for target, content in contents.items():
+        proof = content_digest(content)
+        suffix = "ptx" if target == PTX else f"{target}.cubin"
+        files[target] = File(f"{op}-{rung}-{proof[:16]}.{suffix}", proof)
+        _write(folder, files[target].name, content)
+    return Record(op, rung, macro_words(macros), source.digest, files, image.resources)
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    """Whole or not at all: beside the target, so that the last step is an atomic rename."""
+    handle, scratch = tempfile.mkstemp(prefix=".new-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(scratch, 0o644)  # mkstemp's files are for their owner alone
+        os.replace(scratch, folder / name)
+    except BaseException:
+        os.unlink(scratch)
+        raise
+
+
+def _names(folder: Path) -> set[str]:
+    """The files that the manifest names; none where there is no manifest of ours."""
+    try:
+        return {file.name for record in read_manifest(folder).records for file in record.files.values()}
+    except KernelBuildError:
+        return set()
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    @contextmanager
+    def _alone(folder: Path) -> Iterator[None]:
+        """Wait until no other process writes this folder. The lock goes with the process, whatever ends it."""
+        place = Path(tempfile.gettempdir(), f"labkit-{content_digest(str(folder.resolve()).encode())[:16]}.lock")
+        with place.open("a+b") as file:
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+            yield
+else:
+    import fcntl
+
+    @contextmanager
+    def _alone(folder: Path) -> Iterator[None]:
+        """Wait until no other process writes this folder. The lock goes with the process, whatever ends it."""
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
