@@ -3,8 +3,8 @@
     python tests/gpu/launch_cost.py
 
 Queued on an idle stream in runs short enough for the queue; best of many runs, since the host's noise only adds.
-Measured on 2026-11-30 beside an H200 (torch 2.11.0, CuPy 14.2.0, driver 580.159.04): prepared 6.2 us, checked 14.4 us,
-and 5.4 us for one torch.add.
+Measured on 2026-11-30 beside an H200 (torch 2.11.0, CuPy 14.2.0, driver 580.159.04): prepared 6.6 us, checked 19.2 us,
+and 5.6 us for one torch.add.
 """
 
 from __future__ import annotations
