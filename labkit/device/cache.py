@@ -11,19 +11,18 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from labkit.device.user_files import user_cache_folder, write_whole
 
 logger = logging.getLogger(__name__)
 
 
 def kernel_cache_folder() -> Path:
     """``kernels`` in ``$LABKIT_CACHE``, else in ``labkit`` of the user's cache folder (``$XDG_CACHE_HOME``)."""
-    chosen = os.environ.get("LABKIT_CACHE")
-    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "labkit"
-    return Path(os.path.expanduser(folder)) / "kernels"
+    return Path(os.path.expanduser(user_cache_folder())) / "kernels"
 
 
 def digest(parts: Any) -> str:
@@ -57,15 +56,7 @@ def store(key: str, document: dict[str, Any]) -> None:
     folder = kernel_cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the last step is an atomic rename.
-        handle, scratch = tempfile.mkstemp(prefix=".new-", dir=folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(proof + b"\n" + body)
-            os.replace(scratch, folder / f"{key}.json")
-        except BaseException:
-            os.unlink(scratch)
-            raise
+        write_whole(folder / f"{key}.json", proof + b"\n" + body)
     except OSError as error:
         _tell_once(str(folder), str(error.strerror))
 

@@ -26,7 +26,10 @@ from labkit.device.manifest import (
     read_manifest,
 )
 from labkit.device.sources import Source
+from labkit.device.user_files import write_whole
 from labkit.errors import KernelBuildError
+
+READABLE = 0o644  # by everybody: the folder is made to be carried
 
 
 def write_folder(
@@ -41,7 +44,7 @@ def write_folder(
             for (op, rung), all_specialised in images.items()
             for specialised in all_specialised
         )
-        _write(folder, MANIFEST, Manifest(compiler, records).to_json().encode())
+        write_whole(folder / MANIFEST, Manifest(compiler, records).to_json().encode(), READABLE)
         for name in earlier - _names(folder):
             (folder / name).unlink(missing_ok=True)
 
@@ -53,21 +56,8 @@ def _write_image(folder: Path, op: str, rung: str, macros: Macros, source: Sourc
         proof = content_digest(content)
         suffix = "ptx" if target == PTX else f"{target}.cubin"
         files[target] = File(f"{op}-{rung}-{proof[:16]}.{suffix}", proof)
-        _write(folder, files[target].name, content)
+        write_whole(folder / files[target].name, content, READABLE)
     return Record(op, rung, macro_words(macros), source.digest, files, image.resources)
-
-
-def _write(folder: Path, name: str, content: bytes) -> None:
-    """Whole or not at all: beside the target, so that the last step is an atomic rename."""
-    handle, scratch = tempfile.mkstemp(prefix=".new-", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(scratch, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(scratch, folder / name)
-    except BaseException:
-        os.unlink(scratch)
-        raise
 
 
 def _names(folder: Path) -> set[str]:

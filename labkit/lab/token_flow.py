@@ -12,6 +12,7 @@ from labkit.engine.core import Engine
 from labkit.engine.request import Request
 from labkit.engine.sampler import log_softmax
 from labkit.engine.tokenizer import Tokenizer
+from labkit.lab.drawing import counted
 from labkit.lab.picture import SvgPicture
 from labkit.lab.step_watch import StepRecord
 from labkit.lab.top_tokens import token_text, visible
@@ -59,7 +60,7 @@ def flow_stages(engine: Engine, request: Request, step: StepRecord) -> list[Stag
     rows, width = step.result.logits.shape
     return [
         Stage("text", _short(visible(tokenizer.decode(ids, skip_special=False)))),
-        Stage("token ids", _short(f"{_count(len(ids), 'id')}: {', '.join(map(str, ids))}"), encode),
+        Stage("token ids", _short(f"{counted(len(ids), 'id')}: {', '.join(map(str, ids))}"), encode),
         Stage("sequence", f"{known} prompt + {end - known} new tokens, {chunk.start} of them computed", submit),
         Stage("batch", _batch(engine, step, chunk.start, end), "Scheduler.schedule"),
         Stage("model", _model(engine, step, place), "Runner.run"),
@@ -83,18 +84,14 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 1] + "…"
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def _batch(engine: Engine, step: StepRecord, start: int, end: int) -> str:
-    total = f"{_count(len(step.batch.chunks), 'chunk')}, {_count(step.rows, 'row')}"
+    total = f"{counted(len(step.batch.chunks), 'chunk')}, {counted(step.rows, 'row')}"
     return f"{total}; ours [{start}:{end}]; {step.pages_used} of {engine.num_pages} pages taken"
 
 
 def _model(engine: Engine, step: StepRecord, place: int) -> str:
     layers, pages = engine.model_config.num_hidden_layers, list(step.page_tables[place])
-    return f"{_count(step.rows, 'row')} through {layers} layers; KV pages {pages}, slot {step.slots[place]}"
+    return f"{counted(step.rows, 'row')} through {layers} layers; KV pages {pages}, slot {step.slots[place]}"
 
 
 def _probability(step: StepRecord, request: Request, token: int) -> float:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.device.user_files import user_cache_folder
 from labkit.errors import AssetError
 
 # (what is being done, bytes so far, bytes in all)
@@ -55,8 +56,7 @@ def cache_folder() -> Path:
 
     Raises AssetError if its ``~`` leads nowhere.
     """
-    chosen = os.environ.get("LABKIT_CACHE")
-    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "labkit"
+    folder = user_cache_folder()
     try:
         return folder.expanduser()
     except RuntimeError as error:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.device.geometry import MAX_BLOCK, MAX_GRID
+from labkit.device.occupancy import DEFAULT_BLOCK_SHARED, MAX_BLOCK_SHARED, MAX_BLOCK_THREADS
 from labkit.errors import KernelArgumentError, KernelLaunchError
 from labkit.sim.buffers import keep_freed_memory
 from labkit.sim.launched import Run
@@ -19,12 +21,7 @@ from labkit.sim.memory import Device, Memory
 from labkit.sim.options import NOBODY, LaunchResult, Observers, Options
 from labkit.sim.program import Kernel
 
-MAX_BLOCK_THREADS = 1024
-MAX_BLOCK = (1024, 1024, 64)
-MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_THREADS = 1 << 24  # of a launch: the simulator keeps the registers of all of them in memory
-MAX_SHARED_BYTES = 96 * 1024  # of a block on a V100
-MAX_STATIC_SHARED_BYTES = 48 * 1024  # of them
 
 _devices: dict[int, Device] = {}
 keep_freed_memory()
@@ -129,14 +126,14 @@ def check_shape(kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, in
             f"A grid of {grid} blocks of {threads} threads is too large to simulate.",
             cure=f"Use at most {MAX_THREADS:,} threads in all; a smaller problem shows the same.",
         )
-    if kernel.shared_bytes > MAX_STATIC_SHARED_BYTES:
+    if kernel.shared_bytes > DEFAULT_BLOCK_SHARED:
         raise KernelLaunchError(
             f"A block of {kernel.name} has {kernel.shared_bytes:,} bytes of static shared memory.",
-            cure=f"Use at most {MAX_STATIC_SHARED_BYTES:,}; what exceeds them has to be dynamic.",
+            cure=f"Use at most {DEFAULT_BLOCK_SHARED:,}; what exceeds them has to be dynamic.",
         )
     total = kernel.shared_bytes + shared_bytes
-    if shared_bytes < 0 or total > MAX_SHARED_BYTES:
+    if shared_bytes < 0 or total > MAX_BLOCK_SHARED:
         raise KernelLaunchError(
             f"A block of {kernel.name} wants {total:,} bytes of shared memory.",
-            cure=f"Use at most {MAX_SHARED_BYTES:,}, the static ones included.",
+            cure=f"Use at most {MAX_BLOCK_SHARED:,}, the static ones included.",
         )

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.sim import mma_volta, warp
+from labkit.sim.geometry import WARP
 
 if TYPE_CHECKING:
     from labkit.sim.threads import Threads
 
 Array = npt.NDArray[Any]
 HALF_TO_FLOAT: Array = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
-WARP = 32
 LANE = np.arange(WARP)
 HIGH, QUAD_PAIR, LOW = LANE // 16, LANE // 4 % 4, LANE % 4
 ELEMENT = np.arange(8)[:, None]

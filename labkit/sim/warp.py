@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from labkit.sim.geometry import WARP
+
 if TYPE_CHECKING:
     from labkit.sim.threads import Threads
 
 Array = npt.NDArray[Any]
-WARP = 32
 FULL_MASK = 0xFFFFFFFF
 LANE = np.arange(WARP)
 UNDEFINED = np.uint32(0x7FC0DEAD)  # what a shuffle brings from a lane that is not there: NaN as a float, odd as an int
