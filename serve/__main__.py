@@ -23,6 +23,7 @@ def main(
     kv_cache_dtype: Annotated[str, typer.Option(help="auto or int8.")] = "auto",
     max_seq_len: Annotated[int | None, typer.Option(help="Tokens of prompt and answer together.")] = None,
     decode_batch_size: Annotated[int, typer.Option(help="Answers that grow at the same time.")] = 8,
+    quantize_leftovers: Annotated[str, typer.Option(help="Pack unquantized matrices: none, int8 or int4.")] = "none",
 ) -> None:
     """Serve a model over HTTP, in the shape of the OpenAI API."""
     settings: dict[str, Any] = {
@@ -31,6 +32,7 @@ def main(
         "kv_cache_dtype": kv_cache_dtype,
         "max_seq_len": max_seq_len,
         "decode_batch_size": decode_batch_size,
+        "quantize_leftovers": quantize_leftovers,
     }
     try:
         run(model, host=host, port=port, served_model_name=served_model_name, **settings)

@@ -26,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from helpers.ops import CHECKS, SMALL, Shape, check
+from helpers.ops import CHECKS, FOLDERS, SMALL, Shape, check
 
 from labkit.device import Kernel, sources, use_executor
 from labkit.errors import KernelBuildError, LabkitError
@@ -46,16 +46,28 @@ RULES = (
 )
 """Kind, what is found in the source, and what it becomes."""
 
-OPERATIONS = {"rmsnorm": ["rmsnorm", "add_rmsnorm"]} | {op: [op] for op in CHECKS if "rmsnorm" not in op}
+OPERATIONS: dict[str, list[str]] = {}
+for _op in CHECKS:
+    OPERATIONS.setdefault(FOLDERS.get(_op, _op), []).append(_op)
 """Folder of cuda/ -> the operations that it holds."""
 
 NUMBERS = itertools.count(1)
 LINE_TABLE = re.compile(r"^\s*(?:\.loc|\.file|//).*$|\.section[^}]*\}", re.MULTILINE)
 
 ALL_THE_SAME = "all lanes hold the same after the butterfly, and store the same to one word"
+FROM_L2 = "the memory model wants it, but what follows is read with __ldcg, from L2, where no old copy can be"
+GEMV_STORE = "if (lane == 0) y[at] = __float2half_rn(total + (residual ? __half2float(residual[at]) : 0.0f));"
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/reduce.cuh", "if (lane == 0) sums[threadIdx.x / WARP] = value;"): ALL_THE_SAME,
     ("softmax_online/3_vector.cu", "if (lane == 0) of_warp[threadIdx.x / WARP] = own;"): ALL_THE_SAME,
+    ("gemv_half/2_coalesced.cu", GEMV_STORE): ALL_THE_SAME,
+    ("gemv_int8/1_coalesced.cu", GEMV_STORE): ALL_THE_SAME,
+    ("gemv_int8/2_magic.cu", GEMV_STORE): ALL_THE_SAME,
+    ("common/split_k.cuh", "if (last) __threadfence();"): FROM_L2,
+    (
+        "awq_gemm/5_large_tile.cu",
+        "if (step % GROUP_CHUNKS == 0) pairs[t] = __ldg(&group.pairs[lane]);",
+    ): "every step of a group then loads its scales, which are the same",
 }
 """(file, the line as it was) -> why a mutant of it behaves as the original."""
 

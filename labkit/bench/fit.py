@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.bench.fit_bytes import kv_bytes_per_token, split_problems, state_bytes_per_sequence, weight_bytes
+from labkit.bench.fit_leftovers import pack_leftovers
 from labkit.bench.fit_report import GIB, FitReport, FitRequest
 from labkit.bench.fit_weights import WeighedModel, weigh
 from labkit.errors import ConfigError
@@ -34,14 +35,17 @@ def fit(
     packing: str = "file",
     reserved_gib: float = 0.5,
     overhead_gib: float = 1.0,
+    quantize_leftovers: str = "none",
 ) -> FitReport:
     """Compute the memory budget; see ``FitRequest`` for the arguments and ``weigh`` for ``model`` and ``weights``.
+
+    quantize_leftovers: "int4" or "int8" counts the matrices that are left in 16 bits as the loader would pack them.
 
     A model that does not fit is an answer, not an error. Raises ConfigError for impossible arguments (a number of GPUs
     that does not divide the heads, say) and the errors of ``weigh`` for the model.
     """
     request = FitRequest(gpus, gpu_memory_gib, kv_cache_dtype, context, slots, mtp, packing, reserved_gib, overhead_gib)
-    weighed = weigh(model, weights)
+    weighed = pack_leftovers(weigh(model, weights), quantize_leftovers)
     _check(weighed, request)
     report = _budget(weighed, request)
     return report if report.fits else replace(report, reason=f"{report.reason} {_cure(weighed, report)}")

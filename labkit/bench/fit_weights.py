@@ -16,7 +16,9 @@ from labkit.errors import CheckpointError, ConfigError, ModelNotFoundError
 from labkit.model.checkpoint.gguf_file import INT4_TYPES
 from labkit.model.checkpoint.gguf_header import GgufTensor, read_gguf_header
 from labkit.model.checkpoint.gguf_llama import check_supported, hf_config, hf_name
+from labkit.model.checkpoint.quant_config import quant_section
 from labkit.model.checkpoint.report import LoadReport
+from labkit.model.checkpoint.safetensors_dir import check_format
 from labkit.model.checkpoint.shards import Entry, find_tensors, read_json
 from labkit.model.named import NAMED_CONFIGS, RECIPES, UNQUANTIZED, WEIGHTS
 from labkit.model.resolve import TINY, local_checkpoint
@@ -115,7 +117,8 @@ def _by_headers(directory: Path, config: Mapping[str, Any]) -> WeighedModel:
         module, field = _module_and_field(name)
         found.setdefault(module, {}).setdefault(field, []).append(entry)
     modules = _expected(geometry, found)
-    weights = tuple(_header_weight(module, found[module.name]) for module in modules)
+    quant = quant_section(config)
+    weights = tuple(_header_weight(module, found[module.name], quant) for module in modules)
     return WeighedModel(directory.name, geometry, weights, "as stored, from the safetensors headers")
 
 
@@ -160,9 +163,11 @@ def _fuse_experts(modules: list[Module], found: Mapping[str, Any]) -> list[Modul
     return fused
 
 
-def _header_weight(module: Module, fields: Mapping[str, list[Entry]]) -> Weight:
+def _header_weight(module: Module, fields: Mapping[str, list[Entry]], quant: Mapping[str, Any]) -> Weight:
     packed = [entry for field in _PACKED for entry in fields.get(field, [])]
     stored = 8 * _elements(packed) if packed else _elements(fields.get("weight", []))
+    if packed and stored != module.parameters:  # 8 bits, say: the loader names the format that it does not read
+        check_format(quant, module.name, {packed[0].name.rpartition(".")[2]: packed[0]})
     _check_count(module, stored)
     groups = _elements([entry for field in _SCALES for entry in fields.get(field, [])]) if packed else 0
     nbytes = sum(_loaded_bytes(entry, module) for entries in fields.values() for entry in entries)

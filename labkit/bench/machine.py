@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -22,3 +23,13 @@ def proc_value(path: Path, key: str) -> str:
         return ""
     lines = (line.partition(":") for line in path.read_text().splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == key), "")
+
+
+def driver_version() -> str:
+    """The version of NVIDIA's driver, as ``nvidia-smi`` names it; "unknown" where it does not answer."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return next(iter(done.stdout.split()), "unknown")

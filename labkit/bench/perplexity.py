@@ -37,6 +37,7 @@ class PerplexityResult:
     kv_dtype: str
     dtype: str
     model: str
+    quantize_leftovers: str
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -98,6 +99,7 @@ def perplexity(
         kv_dtype=dtype_name(settings.torch_kv_dtype),
         dtype=dtype_name(settings.torch_dtype),
         model=str(settings.model),
+        quantize_leftovers=settings.quantize_leftovers,
     )
 
 

@@ -40,8 +40,9 @@ class LabkitSubject:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         config = llm.engine.config
+        packed = config.quantize_leftovers
         self.about: dict[str, Any] = {
-            "system": "labkit",
+            "system": "labkit" if packed == "none" else f"labkit, leftovers {packed}",
             "model": str(config.model),
             "dtype": dtype_name(config.torch_dtype),
             "kv_cache_dtype": dtype_name(config.torch_kv_dtype),

@@ -25,6 +25,7 @@ def demo(
     executor: o.Executor = "auto",
     dtype: o.Dtype = "auto",
     kv_cache_dtype: o.KvDtype = "auto",
+    quantize_leftovers: o.Leftovers = "none",
     as_json: o.Json = False,
 ) -> None:
     """Ask a real model one question and show what happened.
@@ -35,7 +36,8 @@ def demo(
     from labkit.cli.demo_table import demo_figures, demo_table
     from labkit.engine.llm import LLM
 
-    with LLM(model, executor=executor, dtype=dtype, kv_cache_dtype=kv_cache_dtype) as llm:
+    settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    with LLM(model, quantize_leftovers=quantize_leftovers, **settings) as llm:
         params = o.sampling(max_tokens, temperature=0.0)
         pieces = llm.stream_chat([{"role": "user", "content": prompt}], params)
         if not as_json:
@@ -62,6 +64,7 @@ def generate(
     executor: o.Executor = "auto",
     dtype: o.Dtype = "auto",
     kv_cache_dtype: o.KvDtype = "auto",
+    quantize_leftovers: o.Leftovers = "none",
     max_seq_len: o.MaxSeqLen = None,
     as_json: o.Json = False,
 ) -> None:
@@ -72,7 +75,8 @@ def generate(
     from labkit.engine.llm import LLM
 
     params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, stop)
-    with LLM(model, executor=executor, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_seq_len=max_seq_len) as llm:
+    settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    with LLM(model, quantize_leftovers=quantize_leftovers, max_seq_len=max_seq_len, **settings) as llm:
         output = _show(llm.stream(prompt, params), quiet=as_json)
     if as_json:
         o.print_json(_as_json(prompt, output))
@@ -91,6 +95,7 @@ def chat(
     executor: o.Executor = "auto",
     dtype: o.Dtype = "auto",
     kv_cache_dtype: o.KvDtype = "auto",
+    quantize_leftovers: o.Leftovers = "none",
     max_seq_len: o.MaxSeqLen = None,
 ) -> None:
     """Talk to a model. /reset forgets the conversation; Ctrl-C stops an answer; /exit or Ctrl-D ends.
@@ -100,7 +105,8 @@ def chat(
     from labkit.engine.llm import LLM
 
     params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
-    with LLM(model, executor=executor, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_seq_len=max_seq_len) as llm:
+    settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    with LLM(model, quantize_leftovers=quantize_leftovers, max_seq_len=max_seq_len, **settings) as llm:
         _converse(llm, params, [{"role": "system", "content": system}] if system else [])
 
 

@@ -15,7 +15,9 @@ import typer
 
 from labkit.cli import answer, machine, measure
 from labkit.cli.build import build
+from labkit.cli.quantize import quantize
 from labkit.cli.sim import bench_sim, sim
+from labkit.cli.tune import tune
 from labkit.errors import KernelBuildError, LabkitError
 
 app = typer.Typer(
@@ -42,7 +44,9 @@ evaluate.callback()(lambda: None)
 evaluate.command("perplexity")(measure.eval_perplexity)
 app.command()(measure.fit)
 app.command()(build)
+app.command()(quantize)
 app.command()(sim)
+app.command()(tune)
 app.command()(machine.serve)
 
 

@@ -27,6 +27,7 @@ def build(
     ] = None,
     tp_size: Annotated[int | None, typer.Option(help="Tensor-parallel ranks of that run: 1.", min=1)] = None,
     kv_cache_dtype: Annotated[str | None, typer.Option(help="Of that run: auto, fp16, int8, int4 or k8v4.")] = None,
+    mix: Annotated[bool, typer.Option("--mix", help="Also count the instructions of main loops on a V100.")] = False,
     as_json: o.Json = False,
 ) -> None:
     """Compile the CUDA kernels and say what each takes: registers, spills, shared memory, occupancy on a V100.
@@ -35,13 +36,15 @@ def build(
     """
     from labkit.device.build_all import build_all
 
+    if mix and arch != "sm_70":
+        raise ConfigError(f"--mix counts machine code for sm_70, not {arch}.", cure="Leave out --mix or --arch.")
     folder = _folder(out)
     with progress_bar() as progress:
         rows = build_all(_wanted(model, tp_size, kv_cache_dtype), arch, folder, progress)
     if as_json:
         o.print_json({"kernels": [row.to_dict() for row in rows]})
     else:
-        _print(rows, folder)
+        _print(rows, folder, mix)
 
 
 def _folder(out: str | None) -> Path | None:
@@ -84,7 +87,7 @@ def _config(model: str) -> Any:
     return parse_config(open_checkpoint(resolve_model(model)).config)
 
 
-def _print(rows: list[Row], out: Path | None) -> None:
+def _print(rows: list[Row], out: Path | None, mix: bool) -> None:
     """A heading for each operation with one set of macros, and below it the kernels that are compiled with them."""
     width = max((len(_label(row)) for row in rows), default=0)
     if rows:
@@ -93,6 +96,8 @@ def _print(rows: list[Row], out: Path | None) -> None:
         print("", *wrap(heading, COLUMNS, subsequent_indent="    "), sep="\n")
         for row in kernels:
             print(f"  {_label(row):{width}}  {_figures(row)}")
+            if mix:
+                print(f"    {_mix(row)}")
     print(f"\n{len(rows)} kernels" + (f", written to {out}: set LABKIT_KERNEL_DIR to it" if out else ""))
 
 
@@ -112,3 +117,9 @@ def _figures(row: Row) -> str:
     occupancy = "-" if row.occupancy is None else f"{row.occupancy:.0%}"
     spills = f"{row.spill_stores}/{row.spill_loads}"
     return f"{row.registers:9}  {spills:>11}  {f'{row.shared_bytes:,} B':>8}  {occupancy:>9}"
+
+
+def _mix(row: Row) -> str:
+    if not row.main_loop:
+        return "no loop"
+    return "loop: " + "  ".join(f"{kind} {count}" for kind, count in row.main_loop.items())

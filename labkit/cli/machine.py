@@ -37,6 +37,7 @@ def serve(
     kv_cache_dtype: o.KvDtype = "auto",
     max_seq_len: o.MaxSeqLen = None,
     decode_batch_size: o.BatchSize = 8,
+    quantize_leftovers: o.Leftovers = "none",
 ) -> None:
     """Start an OpenAI-compatible server.
 
@@ -54,4 +55,5 @@ def serve(
         kv_cache_dtype=kv_cache_dtype,
         max_seq_len=max_seq_len,
         decode_batch_size=decode_batch_size,
+        quantize_leftovers=quantize_leftovers,
     )

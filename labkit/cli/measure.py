@@ -32,6 +32,7 @@ def bench_run(
     executor: o.Executor = "auto",
     dtype: o.Dtype = "auto",
     kv_cache_dtype: o.KvDtype = "auto",
+    quantize_leftovers: o.Leftovers = "none",
     max_seq_len: o.MaxSeqLen = None,
     as_json: o.Json = False,
 ) -> None:
@@ -46,6 +47,7 @@ def bench_run(
     contexts, batches = context or [128, 1024], batch or [1, 8]
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
     settings |= {"max_seq_len": max_seq_len, "decode_batch_size": max([8, *batches])}
+    settings["quantize_leftovers"] = quantize_leftovers
     with progress_bar() as progress:
         if peer is Peer.TRANSFORMERS:
             report = run_peer_transformers(
@@ -74,12 +76,14 @@ def eval_perplexity(
     executor: o.Executor = "auto",
     dtype: o.Dtype = "auto",
     kv_cache_dtype: o.KvDtype = "auto",
+    quantize_leftovers: o.Leftovers = "none",
     as_json: o.Json = False,
 ) -> None:
-    """Perplexity of a text, with any KV dtype.
+    """Perplexity of a text, with any KV dtype. Under --quantize-leftovers also what that costs against none.
 
     Example: `labkit eval perplexity my.txt -m smollm2 --kv-cache-dtype int8 --reference float32`
     """
+    from labkit.bench.leftovers import leftover_cost
     from labkit.bench.perplexity import compare, perplexity
     from labkit.bench.results import measured_here
     from labkit.bench.texts import DEFAULT_TEXT
@@ -91,9 +95,15 @@ def eval_perplexity(
     settings: dict[str, Any] = {"executor": executor, "max_seq_len": _room_for(window)}
     if reference is not None:
         EngineConfig(model, dtype=reference, **settings)  # a wrong one is told before the scoring, which takes long
-    with LLM(model, dtype=dtype, kv_cache_dtype=kv_cache_dtype, **settings) as llm, progress_bar() as progress:
-        scored = _counting(progress, "scoring")
-        document = perplexity(llm, content, **limits, progress=scored).to_dict()
+    own: dict[str, Any] = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype, **settings}
+    with LLM(model, quantize_leftovers=quantize_leftovers, **own) as llm, progress_bar() as progress:
+        result = perplexity(llm, content, **limits, progress=_counting(progress, "scoring"))
+        document = result.to_dict()
+        if quantize_leftovers != "none":
+            with LLM(model, **own) as plain:
+                counted = _counting(progress, "unpacked:")
+                cost = leftover_cost(llm, plain, result, content, max_tokens=max_tokens, progress=counted)
+                document["leftovers"] = cost.to_dict()
         if reference is not None:
             with LLM(model, dtype=reference, **settings) as exact:
                 compared = _counting(progress, "comparing")
@@ -103,6 +113,8 @@ def eval_perplexity(
         o.print_json(document)
     else:
         Console().print(_as_table(document))
+        for note in document.get("leftovers", {}).get("notes", ()):
+            Console().print(note)
 
 
 def fit(
@@ -115,6 +127,7 @@ def fit(
     mtp: Annotated[bool, typer.Option("--mtp", help="Load the multi-token prediction block too.")] = False,
     weights: Annotated[str | None, typer.Option(help="Weight format of a named config, such as g128-sym.")] = None,
     packing: Annotated[str, typer.Option(help="Count INT4 weights as in the file, or in labkit's format.")] = "file",
+    quantize_leftovers: o.Leftovers = "none",
     as_json: o.Json = False,
 ) -> None:
     """Which checkpoint fits which GPUs, with how many tokens of context, before anything is loaded.
@@ -133,6 +146,7 @@ def fit(
         mtp=mtp,
         weights=weights,
         packing=packing,
+        quantize_leftovers=quantize_leftovers,
     )
     if as_json:
         o.print_json(report.to_dict())
@@ -209,9 +223,9 @@ def _as_table(document: dict[str, Any]) -> Table:
     table = Table(title="perplexity", show_header=False)
     table.add_column("")
     table.add_column("", justify="right", overflow="fold")
-    flat = {**document, **document.get("comparison", {})}
+    flat = {**document, **document.get("leftovers", {}), **document.get("comparison", {})}
     for name, value in flat.items():
-        if name != "comparison":
+        if name not in ("leftovers", "comparison", "notes"):
             table.add_row(name.replace("_", " "), _shown(value))
     return table
 

@@ -17,6 +17,9 @@ Dtype = Annotated[
 ]
 KvDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="Of KV pages: auto (the model dtype) or int8.")]
 MaxSeqLen = Annotated[int | None, typer.Option(help="Tokens of prompt and output together.")]
+Leftovers = Annotated[
+    str, typer.Option("--quantize-leftovers", help="Pack matrices that are not quantized: none, int8 or int4.")
+]
 BatchSize = Annotated[int, typer.Option("--decode-batch-size", help="Sequences that run at the same time.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text to continue or the question.")]

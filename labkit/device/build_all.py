@@ -16,6 +16,7 @@ from labkit.device.carried import Image, macro_words
 from labkit.device.image import build_image
 from labkit.device.kernel_folder import write_folder
 from labkit.device.ladder import Ladder, Macros
+from labkit.device.main_loop import by_kind, main_loop_mix
 from labkit.device.occupancy import v100_occupancy
 from labkit.device.ptx_entry import entry_head
 from labkit.device.ptxas import assemble
@@ -42,7 +43,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel of a build. ``occupancy``: share of a V100's warps, 0 to 1; None for other GPUs."""
+    """One kernel of a build. ``occupancy``: share of a V100's warps, 0 to 1; None for other GPUs.
+
+    ``main_loop``: instructions in one pass of it by kind of work (labkit.device.main_loop), {} if the kernel has no
+    loop; None without machine code for sm_70.
+    """
 
     name: str
     registers: int
@@ -56,6 +61,7 @@ class Row:
     macros: Mapping[str, str]
     block_threads: int
     arch: str
+    main_loop: Mapping[str, int] | None
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -72,11 +78,12 @@ def all_rungs(ladders: Iterable[Ladder]) -> list[Wanted]:
 
 
 def for_model(ladders: Iterable[Ladder], config: Any, tp_size: int, kv_cache_dtype: str) -> list[Wanted]:
-    """What one rank of a model needs: the shipped rung of each operation, in each of its specialisations."""
+    """What one rank of a model needs: the rungs of each operation that run, in each of its specialisations."""
     return [
-        Wanted(ladder.op, ladder.shipped, macros, ladder.entries)
+        Wanted(ladder.op, rung, macros, ladder.entries)
         for ladder in ladders
         for macros in ladder.specialisations(config, tp_size, kv_cache_dtype)
+        for rung in ladder.in_use
     ]
 
 
@@ -143,13 +150,13 @@ def _rows(item: Wanted, image: Image, arch: str) -> list[Row]:
     if missing:
         message = f"{item.op}/{item.rung} defines no kernel {missing[0]!r}."
         raise KernelBuildError(message, cure=f"Kernels in it: {', '.join(resources)}.", op=item.op, rung=item.rung)
-    return [_row(item, entry, resources[entry], image.ptx, arch, on_v100) for entry in item.entries]
+    return [_row(item, entry, resources[entry], image, arch, on_v100) for entry in item.entries]
 
 
-def _row(item: Wanted, entry: str, needs: Resources, ptx: str, arch: str, on_v100: bool) -> Row:
+def _row(item: Wanted, entry: str, needs: Resources, image: Image, arch: str, on_v100: bool) -> Row:
     words = macro_words(item.macros)
     named = " ".join(f"{name}={value}" for name, value in words.items())
-    threads = _block_threads(ptx, entry)
+    threads = _block_threads(image.ptx, entry)
     return Row(
         name=f"{item.op}/{item.rung}:{entry} {named}".strip(),
         registers=needs.registers,
@@ -163,6 +170,7 @@ def _row(item: Wanted, entry: str, needs: Resources, ptx: str, arch: str, on_v10
         macros=words,
         block_threads=threads,
         arch="sm_70" if on_v100 else arch,
+        main_loop=by_kind(main_loop_mix(image.cubins["sm_70"], entry)) if arch == "sm_70" else None,
     )
 
 

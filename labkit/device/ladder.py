@@ -28,8 +28,14 @@ class Ladder:
     # Built, listed and carried by a wheel: each of them, with each rung.
     default_macros: tuple[Macros, ...] = ({},)
     specialisations: Callable[[Any, int, str], Sequence[Macros]] = _needs_none
+    also: tuple[str, ...] = ()  # rungs beside the last that run for some shapes without being asked for
 
     @property
     def shipped(self) -> str:
-        """The rung that runs unless another is asked for."""
+        """The rung that runs unless another is asked for, or the shape wants one of ``also``."""
         return self.rungs[-1]
+
+    @property
+    def in_use(self) -> tuple[str, ...]:
+        """All rungs that run without being asked for."""
+        return (*self.also, self.shipped)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from labkit.errors import ConfigError, ExecutorError
+from labkit.model.leftovers import CHOICES as QUANTIZE_LEFTOVERS
 
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 KV_DTYPES = {"auto": None, "int8": torch.int8}
@@ -28,6 +29,8 @@ class EngineConfig:
     num_pages: KV pages of 64 tokens; None: as many as the batch can fill, within a quarter of the free memory.
     prefill_tokens, mixed_prefill_tokens: prefill budget of a step, alone and beside decodes.
     tp_size: GPUs that share the model.
+    quantize_leftovers: "int4" or "int8" packs the matrices that the checkpoint has in 16 bits, and the output head,
+        while it is loaded; "none" leaves them. `labkit eval perplexity --quantize-leftovers` measures the cost.
     """
 
     model: str | Path = "smollm2"
@@ -40,6 +43,7 @@ class EngineConfig:
     prefill_tokens: int = 4096
     mixed_prefill_tokens: int = 1024
     tp_size: int = 1
+    quantize_leftovers: str = "none"
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, (str, Path)) or not str(self.model):
@@ -47,6 +51,7 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_DTYPES)
         _one_of("executor", self.executor, ("auto", "torch", "sim", "cuda"))
+        _one_of("quantize_leftovers", self.quantize_leftovers, QUANTIZE_LEFTOVERS)
         if self.executor == "cuda":
             raise ExecutorError(
                 "The engine does not run on the executor cuda in this version of labkit.",

@@ -13,6 +13,7 @@ from collections.abc import Sequence as ReadOnly
 
 import torch
 
+from labkit.device import use_executor
 from labkit.engine.config import EngineConfig
 from labkit.engine.interrupts import uninterrupted
 from labkit.engine.open_tokenizer import open_tokenizer
@@ -45,7 +46,10 @@ class Engine:
     def __init__(self, config: EngineConfig, progress: Progress | None = None) -> None:
         self.config = config
         path = resolve_model(str(config.model), progress=progress)
-        model, self.checkpoint = load_model(path, config.torch_dtype, progress)
+        with use_executor(config.executor):  # it decides in which order the weights are kept
+            model, self.checkpoint = load_model(
+                path, config.torch_dtype, progress, quantize_leftovers=config.quantize_leftovers
+            )
         for finding in self.checkpoint.report.ranges:
             if not finding.kept_half:
                 logger.warning("%s", finding)

@@ -15,6 +15,8 @@ from labkit.model.cache import make_cache
 from labkit.model.forward_batch import ForwardBatch, SequenceChunk
 from labkit.model.loader import Model
 from labkit.ops.ladders import LADDERS
+from labkit.ops.linear_candidates import PRODUCTS, Build
+from labkit.ops.linear_kernels import KernelLinear
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,21 @@ class Runner:
 
 
 def _check_kernels(model: Model, kv_dtype: torch.dtype) -> None:
-    """Have every kernel of the model before the first request: a lack of one would fail each of them."""
-    for ladder in LADDERS.values():
-        for macros in ladder.specialisations(model.config, 1, "int8" if kv_dtype == torch.int8 else "auto"):
-            find_image(ladder.op, ladder.shipped, macros)
+    """Have every kernel of the model before the first request: a lack of one would fail each of them.
+
+    Those of the linear layers depend on the weights, so the layers name them; the configuration says the others.
+    """
+    kv_name = "int8" if kv_dtype == torch.int8 else "auto"
+    needed = [
+        Build(ladder.op, ladder.shipped, macros)
+        for ladder in LADDERS.values()
+        if ladder.op not in PRODUCTS
+        for macros in ladder.specialisations(model.config, 1, kv_name)
+    ]
+    for linear in model.linears.values():
+        needed += linear.builds if isinstance(linear, KernelLinear) else []
+    for build in {str(build): build for build in needed}.values():
+        find_image(*build)
 
 
 def _sequence_chunk(chunk: Chunk) -> SequenceChunk:

@@ -19,6 +19,7 @@ from labkit.lab.doctor_kernels import (
     check_ops,
     strangers,
 )
+from labkit.lab.doctor_tuning import check_tuning
 from labkit.lab.drawing import counted
 
 GIB = 2**30
@@ -121,5 +122,6 @@ SINGLE: tuple[Callable[[Facts], Check], ...] = (
 
 def all_checks(facts: Facts) -> tuple[Check, ...]:
     """Every check, in the order of the report."""
-    several = (*check_executors(facts), check_ops(facts), *check_models(facts), *check_extras(facts))
+    kernels = (*check_executors(facts), check_ops(facts), check_tuning(facts.gpus, facts.tuning))
+    several = (*kernels, *check_models(facts), *check_extras(facts))
     return (*(check(facts) for check in SINGLE), *several, check_widgets(facts))

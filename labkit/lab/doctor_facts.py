@@ -8,38 +8,40 @@ from __future__ import annotations
 import os
 import pkgutil
 import platform
-import shutil
-import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 
 import psutil
 
+from labkit.lab.doctor_gpus import Gpu, count_pci_gpus, find_gpus
+from labkit.lab.doctor_tuning import Tuning, find_tuning
+
 WATCHED = ("cupy", "nvidia-cuda-nvrtc")
-NVIDIA, DISPLAY = "0x10de", "0x03"  # PCI vendor, and the class of display controllers
-NOT_OPERATIONS = ("checks", "ladders", "layout")  # modules of labkit.ops that serve the others
+# Modules of labkit.ops that serve the operations. "linear" and its kin choose among the products that have ladders.
+NOT_OPERATIONS = (
+    "checks",
+    "gemv",
+    "half_matmul",
+    "ladders",
+    "layout",
+    "linear",
+    "linear_candidates",
+    "linear_kernels",
+    "linear_torch",
+    "split_k",
+    "tuning",
+    "tuning_table",
+    "workspace",
+)
 EXTRAS = {
     "serve": ("fastapi", "uvicorn", "pydantic"),
     "notebooks": ("jupyterlab", "ipywidgets", "anywidget", "plotly", "pandas"),
 }
 # Front-end halves of the widgets, by the folder that JupyterLab looks for.
 LABEXTENSIONS = {"ipywidgets": "@jupyter-widgets/jupyterlab-manager", "anywidget": "anywidget"}
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One NVIDIA GPU as its driver names it; memory in bytes."""
-
-    name: str
-    capability: tuple[int, int]
-    memory: int
-    driver: str
-
-    @property
-    def is_v100(self) -> bool:
-        return self.capability == (7, 0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Facts:
     whether cuda_fp16.h of CUDA 12 is found; foreign_headers: a folder with another CUDA's. carried_kernels,
     carried_cubins: whether this installation, or LABKIT_KERNEL_DIR, holds compiled ones, and a V100's machine code;
     kernel_dir_problem: why LABKIT_KERNEL_DIR cannot be read. These three texts are "" where all is well.
-    torch_ops: operations that have no kernel yet.
+    torch_ops: operations that have no kernel yet. tuning: by the names of the GPUs.
     checkout: whether this is a clone of the repository, which pip installs from its folder. packages maps the names of
     installed distributions, lower case, to versions. labextensions: of the environment of this Python.
     server_prefix: environment of the Jupyter server that started this kernel, None outside a kernel.
@@ -80,6 +82,7 @@ class Facts:
     carried_cubins: bool
     kernel_dir_problem: str
     torch_ops: tuple[str, ...]
+    tuning: Mapping[str, Tuning]
     checkout: bool
     packages: dict[str, str]
     tiny_present: bool
@@ -93,7 +96,7 @@ def gather() -> Facts:
     version, cuda, archs, threads, capability = _torch()
     nvrtc, nvrtc_problem = _nvrtc()
     carried, cubins, kernel_dir_problem = _carried_kernels()
-    memory = psutil.virtual_memory()
+    memory, gpus = psutil.virtual_memory(), find_gpus()
     return Facts(
         python=sys.version_info[:3],
         python_prefix=sys.prefix,
@@ -106,8 +109,8 @@ def gather() -> Facts:
         cores=os.cpu_count() or 1,
         memory_total=memory.total,
         memory_available=memory.available,
-        gpus=_gpus(),
-        pci_gpus=_pci_gpus(),
+        gpus=gpus,
+        pci_gpus=count_pci_gpus(),
         nvrtc=nvrtc,
         nvrtc_problem=nvrtc_problem,
         headers=_headers(),
@@ -116,6 +119,7 @@ def gather() -> Facts:
         carried_cubins=cubins,
         kernel_dir_problem=kernel_dir_problem,
         torch_ops=_torch_ops() if version else (),
+        tuning={gpu.name: find_tuning(gpu.name) for gpu in gpus} if version else {},
         checkout=(Path(__file__).parents[2] / "constraints.txt").is_file(),
         packages=_packages(),
         tiny_present=_tiny_present(),
@@ -133,47 +137,6 @@ def _torch() -> tuple[str | None, str | None, tuple[str, ...], int, str]:
     archs = tuple(torch.cuda.get_arch_list()) if torch.version.cuda else ()
     capability = torch.backends.cpu.get_cpu_capability()
     return torch.__version__, torch.version.cuda, archs, torch.get_num_threads(), capability
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    """By ``nvidia-smi``, because a CPU build of torch does not see a GPU that is there."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
-    query = ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run([program, *query], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ()  # a driver that does not answer is no driver: the check says that no GPU was found
-    return parse_gpus(output)
-
-
-def parse_gpus(output: str) -> tuple[Gpu, ...]:
-    """The lines of ``nvidia-smi`` as GPUs; lines of another form (its own error texts) are passed over."""
-    gpus = []
-    for line in output.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 4 or not cells[2].isdigit():
-            continue
-        major, _, minor = cells[1].partition(".")
-        if major.isdigit() and minor.isdigit():
-            gpus.append(Gpu(cells[0], (int(major), int(minor)), int(cells[2]) * 2**20, cells[3]))
-    return tuple(gpus)
-
-
-def _pci_gpus(bus: Path = Path("/sys/bus/pci/devices")) -> int:
-    """NVIDIA's display controllers on the PCI bus, as Linux lists it; 0 on other systems."""
-    return sum(
-        _first_line(device / "vendor") == NVIDIA and _first_line(device / "class").startswith(DISPLAY)
-        for device in (bus.iterdir() if bus.is_dir() else ())
-    )
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _nvrtc() -> tuple[str | None, str]:

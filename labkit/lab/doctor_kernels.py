@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from labkit.device.toolkit import ELSEWHERE, HEADERS_WHEEL, NVRTC_WHEEL
 from labkit.lab.doctor_check import Check, Status, install
-from labkit.lab.doctor_facts import Facts, Gpu
+from labkit.lab.doctor_facts import Facts
+from labkit.lab.doctor_gpus import Gpu
 
 GIB = 2**30
 V100_CURE = "Use the environment of environment.yml: torch 2.10.0 is the last PyPI wheel with sm_70."

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
 import labkit.sim
 from labkit.device.sources import read_rung, rung_path
+from labkit.lab.changed_rung import changed_rung
 from labkit.lab.kernel_explorer import Page, page
 from labkit.lab.op_counts import simulated
 from labkit.ops import rmsnorm
@@ -90,16 +90,8 @@ def run_changed(rung: str, old: str, new: str, rows: int, hidden: int) -> RungRu
 
     Raises ValueError if it stands nowhere: nothing would have changed. Raises KernelBuildError.
     """
-    source = read_rung("rmsnorm", rung)
-    texts = {source.name: source.text, **source.headers}
-    if not any(old in text for text in texts.values()):
-        raise ValueError(f"{old!r} stands neither in {source.name} nor in its headers")
-    with TemporaryDirectory() as folder:
-        for name, text in texts.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace(old, new), encoding="utf-8")
-        return _run(Path(folder, source.name), rung, rows, hidden, [folder])
+    with changed_rung("rmsnorm", rung, old, new) as (file, folder):
+        return _run(file, rung, rows, hidden, [folder])
 
 
 def first_sum(run: RungRun) -> list[tuple[int, ...]]:

@@ -33,8 +33,8 @@ def function_text(function: str | Callable[..., Any], op: str = "", rung: str = 
 def _definition(name: str, text: str) -> str | None:
     """From the line with the name (and a line before it that begins with template or extern) to the closing brace.
 
-    Definitions and their braces stand at the left edge, calls do not.
+    Definitions and their braces stand at the left edge, calls do not; a short one ends on the line that it begins on.
     """
     head = rf"^(?:(?:template|extern)[^\n]*\n\s*|(?=\S))[^\n/#]*\b{re.escape(name)}\([^;{{}}]*{{"
-    found = re.search(head + r"[\s\S]*?^}", text, re.MULTILINE)
+    found = re.search(head + r"(?:[^\n]*}$|[\s\S]*?^})", text, re.MULTILINE)
     return found.group() if found else None

@@ -9,7 +9,7 @@ from torch import Tensor
 from labkit.model.config import LinearScaling, Llama3Scaling, RopeConfig
 from labkit.model.forward_batch import ForwardBatch
 from labkit.ops.attention import attention_decode, attention_prefill
-from labkit.ops.linear import Linear
+from labkit.ops.linear import FusedLinear, Linear
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.rmsnorm import add_rmsnorm, rmsnorm
 from labkit.ops.rope import inverse_frequencies, llama3_frequencies, rope_table
@@ -44,15 +44,29 @@ class Projection:
             return self.parts[0](x)
         return torch.cat([part(x) for part in self.parts], dim=-1)
 
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + the projection [M, N]; where a kernel adds it to its fp32 sum, with one rounding less."""
+        only = self.parts[0]
+        if len(self.parts) == 1 and isinstance(only, FusedLinear):
+            return only.plus(x, residual)
+        return residual + self(x)
+
+    def silu_mul(self, x: Tensor) -> Tensor:
+        """silu(gate) * up of the projection [gate | up]; a kernel that has both sums rounds only their product."""
+        only = self.parts[0]
+        if len(self.parts) == 1 and isinstance(only, FusedLinear):
+            return only.silu_mul(x)
+        return silu_mul(self(x))
+
 
 class SwiGLU:
-    """The MLP: down(silu(gate x) * (up x))."""
+    """The MLP with its residual: x + down(silu(gate h) * (up h)), h being the norm of x."""
 
     def __init__(self, gate_up: Projection, down: Projection) -> None:
         self.gate_up, self.down = gate_up, down
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down(silu_mul(self.gate_up(x)))
+    def __call__(self, normed: Tensor, x: Tensor) -> Tensor:
+        return self.down.plus(self.gate_up.silu_mul(normed), x)
 
 
 class Embedding:

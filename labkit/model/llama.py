@@ -47,7 +47,7 @@ class LlamaLayer:
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
         attended = self.attention(self.input_norm(x), rope, pages, batch)
         normed = self.post_norm.add(x, attended)  # x += attended
-        return x + self.mlp(normed)
+        return self.mlp(normed, x)
 
 
 class Llama:

@@ -8,25 +8,31 @@ import torch
 
 from labkit.errors import CheckpointError, UnsupportedModelError
 from labkit.model.checkpoint import Checkpoint, open_checkpoint
+from labkit.model.checkpoint.report import LoadReport
 from labkit.model.config import LlamaConfig, ModelConfig, Qwen35Config, parse_config
 from labkit.model.llama import Llama
 from labkit.model.qwen3_5 import Qwen35
 from labkit.model.weights import Progress, WeightSource
+from labkit.ops.linear_torch import DequantizedLinear
 
 Model = Llama | Qwen35
 
 
-def load_model(path: Path, dtype: torch.dtype, progress: Progress | None = None) -> tuple[Model, Checkpoint]:
-    """Load the checkpoint at ``path`` for activations of ``dtype``.
+def load_model(
+    path: Path, dtype: torch.dtype, progress: Progress | None = None, *, quantize_leftovers: str = "none"
+) -> tuple[Model, Checkpoint]:
+    """Load the checkpoint at ``path`` for activations of ``dtype``; see ``model.leftovers`` for quantize_leftovers.
 
     Returns the model and the opened checkpoint, whose ``report`` says what was noticed.
-    Raises CheckpointError or UnsupportedModelError.
+    Raises CheckpointError, UnsupportedModelError or ConfigError.
     """
     checkpoint = open_checkpoint(path)
     config = parse_config(checkpoint.config)
-    source = WeightSource(checkpoint, config, dtype, progress)
+    source = WeightSource(checkpoint, config, dtype, progress, quantize_leftovers)
     model = build_model(source, config)
     _check_unused(checkpoint)
+    source.leftovers.sum_up()
+    _report_torch_linears(model, checkpoint.report)
     return model, checkpoint
 
 
@@ -38,6 +44,13 @@ def build_model(source: WeightSource, config: ModelConfig) -> Model:
         case Qwen35Config():
             return Qwen35(source, config)
     raise CheckpointError(f"No model for {type(config).__name__}.", cure="Use a config from parse_config.")
+
+
+def _report_torch_linears(model: Model, report: LoadReport) -> None:
+    """Quantized weights that the kernels do not take, where the others run on kernels."""
+    for name, linear in model.linears.items():
+        if isinstance(linear, DequantizedLinear) and linear.why:
+            report.note(f"{name} runs in torch, dequantized to float32: {linear.why}")
 
 
 def _check_unused(checkpoint: Checkpoint) -> None:

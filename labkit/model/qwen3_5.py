@@ -109,7 +109,7 @@ class Qwen35Layer:
     ) -> Tensor:
         mixed = self._mix(self.input_norm(x), rope, cache, batch)
         normed = self.post_norm.add(x, mixed)  # x += mixed
-        return x + self.mlp(normed)
+        return self.mlp(normed, x)
 
     def _mix(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVPages | GdnState, batch: ForwardBatch) -> Tensor:
         if self.attention is not None:

@@ -13,10 +13,13 @@ from labkit.model.checkpoint.ranges import to_half_checked
 from labkit.model.checkpoint.tied import EMBEDDING, head_is_tied
 from labkit.model.config import ModelConfig
 from labkit.model.layers import Embedding, Projection, RMSNorm, SwiGLU
+from labkit.model.leftovers import Leftovers
 from labkit.ops.linear import Linear, Workspace, make_linear
 from labkit.quant.int4 import Int4Weight
+from labkit.quant.int8 import Int8Weight
 
 Progress = Callable[[str, int, int], None]  # what is going on, bytes so far, bytes in all
+Weight = Tensor | Int4Weight | Int8Weight
 
 
 class WeightSource:
@@ -24,14 +27,21 @@ class WeightSource:
 
     dtype: of the activations. Under float32 everything stays exact; otherwise dense matrices become fp16, unless
     that would lose range, and norms and other vectors stay fp32.
+    quantize_leftovers: "int4" or "int8" packs dense matrices; "none" keeps them. Raises ConfigError for another.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, progress: Progress | None = None
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        progress: Progress | None = None,
+        quantize_leftovers: str = "none",
     ) -> None:
         self.checkpoint, self.config, self.dtype = checkpoint, config, dtype
         self.workspace = Workspace()
         self.linears: dict[str, Linear] = {}
+        self.leftovers = Leftovers(quantize_leftovers, dtype, checkpoint.report)
         self._progress = progress
         self._table: Tensor | None = None
 
@@ -57,10 +67,11 @@ class WeightSource:
 
         outputs: module name -> rows, in order. Raises CheckpointError if a weight has another shape.
         """
-        parts: list[tuple[list[str], Tensor | Int4Weight]] = []
+        parts: list[tuple[list[str], Weight]] = []
         for module, rows in outputs.items():
-            weight = self._linear_weight(module)
-            self._expect(module, weight.shape, (rows, inputs))
+            stored = self._linear_weight(module)
+            self._expect(module, stored.shape, (rows, inputs))
+            weight = self.leftovers.pack(module, stored)
             joined = _join(parts[-1][1], weight) if parts else None
             if joined is None:
                 parts.append(([module], weight))
@@ -79,13 +90,11 @@ class WeightSource:
         return Embedding(self._embedding_table(), self.dtype)
 
     def head(self) -> Projection:
-        """The output head: its own matrix, or the embedding's where the two are tied."""
+        """The output head: its own matrix, or the embedding's (or a packed copy of it) where the two are tied."""
         if not head_is_tied(self.checkpoint):
             return self.projection(self.config.hidden_size, {"lm_head": self.config.vocab_size})
-        table = self._embedding_table()
-        tied = make_linear(table, self.dtype, self.workspace)
-        self.linears["lm_head (tied to the embedding)"] = tied
-        return Projection([tied])
+        weight = self.leftovers.tied_head(self._embedding_table())
+        return Projection([self._make("lm_head (tied to the embedding)", weight)])
 
     def _embedding_table(self) -> Tensor:
         if self._table is None:
@@ -103,7 +112,7 @@ class WeightSource:
             return weight.float()
         return to_half_checked(name, weight, self.checkpoint.report)
 
-    def _make(self, name: str, weight: Tensor | Int4Weight) -> Linear:
+    def _make(self, name: str, weight: Weight) -> Linear:
         self.linears[name] = make_linear(weight, self.dtype, self.workspace)
         return self.linears[name]
 
@@ -121,10 +130,12 @@ class WeightSource:
             )
 
 
-def _join(a: Tensor | Int4Weight, b: Tensor | Int4Weight) -> Tensor | Int4Weight | None:
+def _join(a: Weight, b: Weight) -> Weight | None:
     """Both as one matrix, or None if their formats differ."""
     if isinstance(a, Int4Weight) and isinstance(b, Int4Weight):
         return Int4Weight.cat([a, b]) if Int4Weight.can_cat([a, b]) else None
+    if isinstance(a, Int8Weight) and isinstance(b, Int8Weight):
+        return Int8Weight.cat([a, b]) if Int8Weight.can_cat([a, b]) else None
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.cat([a, b]) if a.dtype == b.dtype and a.shape[1] == b.shape[1] else None
     return None

@@ -5,11 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labkit.device.ladder import Ladder, Macros
-from labkit.ops import paged_kv, rmsnorm, rope, silu_mul, softmax_online
+from labkit.ops import (
+    awq_gemm,
+    awq_gemv,
+    dequant_int4,
+    gemv_half,
+    gemv_int8,
+    paged_kv,
+    rmsnorm,
+    rope,
+    silu_mul,
+    softmax_online,
+)
+from labkit.ops.gemv import ROW_CLASSES
+from labkit.quant.int4 import Form
 
 if TYPE_CHECKING:
     from labkit.model.config import ModelConfig
 
+# Group and form of INT4 weights: Qwen3.5-27B's checkpoints have the first three, SmolLM2 the last.
+INT4_KINDS: tuple[tuple[int, Form], ...] = (
+    (128, "scale_zero"),
+    (64, "scale_zero"),
+    (32, "scale_zero"),
+    (32, "scale_bias"),
+)
 HALF_PAGES = ("auto", "fp16", "float16")  # KV dtypes whose pages a kernel writes
 
 
@@ -34,6 +54,24 @@ def _kv_write(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Ma
     if kv_cache_dtype not in HALF_PAGES:
         return []
     return [paged_kv.macros(_kv_heads(config, tp_size), config.head_dim)]
+
+
+def _awq_gemv(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    """The checkpoint says how its weights are quantized, the configuration does not: every usual kind."""
+    return [awq_gemv.macros(*kind, rows) for kind in INT4_KINDS for rows in ROW_CLASSES]
+
+
+def _awq_gemm(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    return [awq_gemm.macros(*kind) for kind in INT4_KINDS]
+
+
+def _dequant_int4(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    return [dequant_int4.macros(*kind) for kind in INT4_KINDS]
+
+
+def _gemv_half(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    """For the output head and whatever else is in half precision; gemv_int8 is for those who ask for it."""
+    return [gemv_half.macros(rows, config.hidden_size) for rows in ROW_CLASSES]
 
 
 def _kv_heads(config: ModelConfig, tp_size: int) -> int:
@@ -78,6 +116,41 @@ LADDERS = {
             rungs=tuple(softmax_online.RUNGS),
             entries=("softmax_online",),
             default_macros=(softmax_online.macros(8192), softmax_online.macros(33)),
+        ),
+        Ladder(
+            op="awq_gemv",
+            rungs=tuple(awq_gemv.RUNGS),
+            entries=("awq_gemv", "awq_gemv_silu_mul"),
+            default_macros=tuple(awq_gemv.macros(*kind, rows) for kind in INT4_KINDS for rows in ROW_CLASSES),
+            specialisations=_awq_gemv,
+        ),
+        Ladder(
+            op="awq_gemm",
+            rungs=tuple(awq_gemm.RUNGS),
+            entries=("awq_gemm",),
+            default_macros=tuple(awq_gemm.macros(*kind) for kind in INT4_KINDS),
+            specialisations=_awq_gemm,
+            also=("4_small_m",),
+        ),
+        Ladder(
+            op="dequant_int4",
+            rungs=tuple(dequant_int4.RUNGS),
+            entries=("dequant_int4",),
+            default_macros=tuple(dequant_int4.macros(*kind) for kind in INT4_KINDS),
+            specialisations=_dequant_int4,
+        ),
+        Ladder(
+            op="gemv_half",
+            rungs=tuple(gemv_half.RUNGS),
+            entries=("gemv_half",),
+            default_macros=tuple(gemv_half.macros(rows, 5120) for rows in ROW_CLASSES),
+            specialisations=_gemv_half,
+        ),
+        Ladder(
+            op="gemv_int8",
+            rungs=tuple(gemv_int8.RUNGS),
+            entries=("gemv_int8",),
+            default_macros=tuple(gemv_int8.macros(rows, 128) for rows in ROW_CLASSES),
         ),
     )
 }

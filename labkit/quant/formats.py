@@ -1,6 +1,7 @@
 """From the layouts found in files to ``Int4Weight``. Nothing is rounded on the way.
 
-Sources: AutoAWQ's "gemm" packing; the GGUF block layouts of ggml (Q4_0, Q4_1, Q8_0).
+Sources: AutoAWQ's "gemm" packing; AutoGPTQ's; compressed-tensors' "pack-quantized"; the GGUF block layouts of ggml
+(Q4_0, Q4_1, Q8_0). Words are little-endian, as all our targets: nibbles in order along K are ``Int4Weight``'s bytes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,42 @@ def awq_to_int4(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Int4Weight:
 
 def _awq_nibble(words: Tensor, position: int) -> Tensor:
     """Nibble ``position`` of each little-endian word, as uint8."""
-    byte = words.contiguous().view(torch.uint8)[:, position // 2 :: 4]
+    byte = _octets(words)[:, position // 2 :: 4]
     return (byte >> 4) if position % 2 else (byte & 15)
+
+
+def gptq_to_int4(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, in_words: slice, zero_offset: int) -> Int4Weight:
+    """GPTQ without act-order, ``w = (q - (v + zero_offset)) * s`` with v the stored zero point.
+
+    qweight: int32 ``[K // 8, N]``, nibbles in order along K; qzeros: int32 ``[K // g, words]``, nibbles in order along
+    N, of which ``in_words`` are the N wanted; scales: float16 or float32 ``[K // g, N]``. zero_offset: 0 or 1.
+    """
+    zeros = _nibbles(qzeros)[:, in_words].to(scales.dtype) + zero_offset
+    groups = torch.stack((scales.T, zeros.T), dim=-1)
+    return Int4Weight(_octets(qweight.T), groups.contiguous(), "scale_zero")
+
+
+def packed_to_int4(packed: Tensor, scales: Tensor, zeros: Tensor | None, *, in_words: slice) -> Int4Weight:
+    """compressed-tensors "pack-quantized", ``w = (q - z) * s``; q and z are both stored plus 8.
+
+    packed: int32 ``[N, K // 8]``, nibbles in order along K; scales: float16 or float32 ``[N, K // g]``; zeros: int32
+    ``[words, K // g]``, nibbles in order along N, of which ``in_words`` are the N wanted; None means symmetric, z = 8.
+    """
+    z = torch.full_like(scales, 8) if zeros is None else _nibbles(zeros.T).T[in_words].to(scales.dtype)
+    return Int4Weight(_octets(packed), torch.stack((scales, z), dim=-1), "scale_zero")
+
+
+def _octets(words: Tensor) -> Tensor:
+    """int32 ``[R, C]`` as bytes ``[R, 4 C]``."""
+    if not words.is_contiguous() or words.stride(-1) != 1:  # a single column counts as contiguous at any stride
+        words = words.clone(memory_format=torch.contiguous_format)
+    return words.view(torch.uint8)
+
+
+def _nibbles(words: Tensor) -> Tensor:
+    """int32 ``[R, C]`` as nibbles ``[R, 8 C]``, each a uint8."""
+    octets = _octets(words)
+    return torch.stack((octets & 15, octets >> 4), dim=-1).flatten(1)
 
 
 def q4_0_to_int4(blocks: Tensor) -> Int4Weight:

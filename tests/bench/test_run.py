@@ -19,7 +19,7 @@ from labkit.bench.timing import BenchStopped, Timing, time_labkit
 from labkit.bench.workload import Workload, random_prompts, tokens_per_answer, why_it_does_not_fit
 from labkit.errors import ConfigError, RequestError
 from labkit.model.cache import kv_bytes_per_token, state_bytes_per_slot
-from labkit.ops.linear import INT4_KERNEL_MAX_ROWS, Int4KernelLinear
+from labkit.ops.linear_torch import INT4_KERNEL_MAX_ROWS, Int4KernelLinear
 
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "ttft_s", "tpot_s")
 

@@ -22,6 +22,7 @@ COMMANDS = [
     ["eval", "perplexity"],
     ["fit"],
     ["build"],
+    ["quantize"],
     ["sim"],
     ["serve"],
 ]

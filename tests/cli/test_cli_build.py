@@ -16,7 +16,7 @@ from labkit.device.toolkit import find_tool
 from labkit.ops.ladders import LADDERS
 
 pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="no NVRTC of CUDA 12 here")
-FIELDS = {"name", "registers", "spill_stores", "spill_loads", "shared_bytes", "occupancy"}
+FIELDS = {"name", "registers", "spill_stores", "spill_loads", "shared_bytes", "occupancy", "main_loop"}
 
 
 def test_json_lists_every_kernel(cli: Cli) -> None:
@@ -40,6 +40,17 @@ def test_table_fits_a_terminal_of_80_columns(cli: Cli) -> None:
     assert ended.out.count(f"rmsnorm  HIDDEN=5120 THREADS=256 VEC=8 {macros}\n") == 1
 
 
+def test_main_loops_by_kind_of_work(cli: Cli) -> None:
+    ended = cli("build", "--mix", "--model", "labkit-tiny")
+    assert (ended.code, ended.err) == (0, "")
+    assert all(len(line) <= 80 for line in ended.out.splitlines())
+    assert "    loop: tensor 512  shared 34" in ended.out and "    no loop\n" in ended.out
+
+
+def test_other_gpus_have_other_machine_code(cli: Cli) -> None:
+    refused(cli("build", "--mix", "--arch", "sm_90"), "sm_70")
+
+
 def test_a_model_by_name(cli: Cli) -> None:
     """Two ranks split the heads, so their kernels are other specialisations."""
 
@@ -50,7 +61,7 @@ def test_a_model_by_name(cli: Cli) -> None:
         return kernels
 
     alone, halved = builds("Qwen3.5-27B"), builds("random:Qwen3.5-27B", "--tp-size", "2")
-    assert {kernel["rung"] for kernel in alone} <= {ladder.shipped for ladder in LADDERS.values()}
+    assert {kernel["rung"] for kernel in alone} <= {rung for ladder in LADDERS.values() for rung in ladder.in_use}
     assert {str(kernel["macros"]) for kernel in alone} != {str(kernel["macros"]) for kernel in halved}
     assert builds("labkit-tiny")
 

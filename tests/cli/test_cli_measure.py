@@ -84,3 +84,26 @@ def test_a_wrong_reference_is_told_before_anything_is_loaded(cli: Cli, monkeypat
     monkeypatch.setattr("labkit.engine.llm.LLM", None)
     ended = cli("eval", "perplexity", *TINY, "--reference", "foo")
     assert ended.code == 1 and "dtype is 'foo'" in ended.err
+
+
+def test_the_cost_of_packed_leftovers_is_printed(cli: Cli, seed: int, tmp_path: Path) -> None:
+    core = byte_level_core()
+    saved(llama(vocab_size=core.get_vocab_size(with_added_tokens=True)), tmp_path)
+    write_tokenizer(tmp_path, core)
+    command = ["eval", "perplexity", "-m", tmp_path, "--max-tokens", "20", "--window", "8", "--stride", "4"]
+    document = json.loads(cli(*command, "--quantize-leftovers", "int4", "--json").out)
+    cost = document["leftovers"]
+    assert document["quantize_leftovers"] == "int4"
+    assert cost["added_perplexity"] == pytest.approx(document["perplexity"] - cost["unpacked_perplexity"])
+    shown = cli(*command, "--quantize-leftovers", "int8").out
+    assert "added perplexity" in shown and "15 matrices packed to int8" in " ".join(shown.split())
+    assert "leftovers" not in json.loads(cli(*command, "--json").out)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("demo",), ("generate", "-p", "a"), ("chat",), ("bench", "run"), ("eval", "perplexity"), ("serve",)],
+)
+def test_every_command_that_loads_a_model_packs_leftovers(cli: Cli, command: tuple[str, ...]) -> None:
+    ended = cli(*command, *TINY, "--quantize-leftovers", "int3")
+    assert ended.code == 1 and "quantize_leftovers is 'int3'" in ended.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,23 @@ from typing import Any
 import pytest
 import torch
 from helpers.models import llama, random_ids, saved
+from helpers.packers import write_awq_checkpoint
 
 from labkit import LLM, SamplingParams
 from labkit.device import Kernel
+from labkit.device.image import Image, find_image
+from labkit.device.ladder import Macros
+from labkit.engine import runner
 from labkit.engine.config import EngineConfig
 from labkit.errors import ConfigError, KernelBuildError
-from labkit.ops.ladders import LADDERS
+from labkit.ops.linear_candidates import PRODUCTS
+from labkit.ops.linear_kernels import KernelLinear
+from labkit.quant.int4 import Int4Weight
+from labkit.quant.pack import PackedInt4
 
 PROMPT = "The river"
+EVERY_MODEL = {"rmsnorm", "add_rmsnorm", "rope", "kv_write"}  # entries of kernels
+Name = tuple[str, str, str]  # operation, rung, macros
 
 
 @pytest.fixture
@@ -38,37 +48,107 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return bool((ours - theirs).norm() <= 5e-3 * theirs.norm())
 
 
-def specialised(config: Any) -> set[tuple[str, str]]:
-    """What `labkit build --model` would compile for a model, as (operation, macros)."""
-    ladders = LADDERS.values()
-    return {(x.op, str(sorted(m.items()))) for x in ladders for m in x.specialisations(config, 1, "auto")}
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Name]]:
+    """The kernels that the engine has compiled before the first request."""
+    names: set[Name] = set()
+
+    def noting(op: str, rung: str, macros: Macros) -> Image:
+        names.add((op, rung, str(sorted(macros.items()))))
+        return find_image(op, rung, macros)
+
+    monkeypatch.setattr(runner, "find_image", noting)
+    yield names
 
 
-def test_labkit_tiny_on_the_simulator(tiny_path: Path, launched: list[Kernel]) -> None:
+def named(kernels: list[Kernel]) -> set[Name]:
+    return {(kernel.op, kernel.rung, str(sorted(kernel.macros.items()))) for kernel in kernels}
+
+
+def entries(kernels: list[Kernel]) -> set[str]:
+    return {kernel.entry for kernel in kernels}
+
+
+def check_made(launched: list[Kernel], made: set[Name]) -> None:
+    """All that ran was there before; a product that did not run had other numbers of rows."""
+    assert named(launched) <= made
+    assert {op for op, *_ in made - named(launched)} <= set(PRODUCTS)
+
+
+def test_labkit_tiny_on_the_simulator(tiny_path: Path, launched: list[Kernel], made: set[Name]) -> None:
     with LLM(tiny_path, executor="torch", dtype="float16") as llm:
         expected = llm.logits(PROMPT)
-        [answer] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=3))
-    assert not launched
+        [answer] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=2))
+    assert not launched and not made
     with LLM(tiny_path, executor="sim") as llm:
         assert llm.engine.config.torch_dtype == torch.float16
         ours = llm.logits(PROMPT)
-        [simulated] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=3))
+        [simulated] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=2))
         assert close(ours, expected)
         assert simulated.token_ids == answer.token_ids
-        needed = specialised(llm.engine.model_config)
-    assert {(kernel.op, str(sorted(kernel.macros.items()))) for kernel in launched} == needed
-    assert {kernel.entry for kernel in launched} == {"rmsnorm", "add_rmsnorm", "silu_mul", "rope", "kv_write"}
+    check_made(launched, made)
+    assert entries(launched) == {*EVERY_MODEL, "silu_mul", "gemv_half"}
+    assert {op for op, *_ in made} & set(PRODUCTS) == {"gemv_half"}
 
 
-def test_a_random_llama_on_the_simulator(tmp_path: Path, launched: list[Kernel], seed: int) -> None:
+def test_a_random_llama_on_the_simulator(tmp_path: Path, launched: list[Kernel], made: set[Name], seed: int) -> None:
     path, ids = saved(llama(), tmp_path), random_ids(160, 70)  # the prompt fills a page and begins another
     with LLM(path, executor="torch", dtype="float16") as llm:
         expected = llm.logits(ids)
     with LLM(path, executor="sim", dtype="float16") as llm:
         assert close(llm.logits(ids), expected)
-        assert {(kernel.op, str(sorted(kernel.macros.items()))) for kernel in launched} == specialised(
-            llm.engine.model_config
-        )
+    check_made(launched, made)
+    assert entries(launched) == {*EVERY_MODEL, "silu_mul", "gemv_half"}  # the head; 70 rows are the library's
+
+
+def test_int4_weights_stay_packed_alone_and_run_on_their_kernels(
+    tmp_path: Path, launched: list[Kernel], made: set[Name], seed: int
+) -> None:
+    model = llama(hidden_size=128, intermediate_size=192)
+    write_awq_checkpoint(tmp_path, model, group_size=32, skip=("layers.1.mlp.up_proj",))  # it does not join its gate
+    ids, greedy = random_ids(160, 20), SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    with LLM(tmp_path, executor="torch", dtype="float16") as llm:
+        expected = llm.logits(ids)
+    with LLM(tmp_path, executor="sim") as llm:
+        linears = [x for x in llm.engine.runner.model.linears.values() if isinstance(x, KernelLinear)]
+        assert {type(linear.weight) for linear in linears} == {PackedInt4, torch.Tensor}
+        assert not [thing for thing in gc.get_objects() if type(thing) is Int4Weight]
+        assert close(llm.logits(ids), expected)
+        assert {kernel.rung for kernel in launched if kernel.op == "awq_gemm"} == {"5_large_tile"}
+        launched.clear()
+        llm.generate(ids[:5], greedy)
+    assert {kernel.rung for kernel in launched if kernel.op == "awq_gemm"} == {"4_small_m"}
+    assert {"awq_gemv", "awq_gemv_silu_mul"} < entries(launched)  # the second token: one row
+    assert named(launched) <= made
+    assert {op for op, *_ in made} > {"dequant_int4"}  # for prompts that are longer than these
+
+
+def test_weights_that_kernels_do_not_take_are_named_in_the_report(tmp_path: Path, seed: int) -> None:
+    write_awq_checkpoint(tmp_path, llama(hidden_size=64, intermediate_size=96), group_size=16)
+    ids = random_ids(160, 9)
+    with LLM(tmp_path, executor="torch", dtype="float16") as llm:
+        expected = llm.logits(ids)
+        assert "runs in torch" not in str(llm.engine.checkpoint.report)
+    with LLM(tmp_path, executor="sim") as llm:
+        assert close(llm.logits(ids), expected)
+        notes = [note for note in llm.engine.checkpoint.report.notes if "runs in torch" in note]
+    assert len(notes) == 8 and all("groups of 16" in note for note in notes)  # 4 a layer
+    assert any("down_proj" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_smollm2_on_the_simulator(smollm2_path: Path, launched: list[Kernel], made: set[Name]) -> None:
+    """Q4_1: scale and bias, groups of 32, and widths that are no power of two."""
+    question, greedy = "The capital of France is", SamplingParams(temperature=0, max_tokens=2)
+    with LLM(smollm2_path, executor="torch", dtype="float16") as llm:
+        expected = llm.logits(question)
+        [answer] = llm.generate(question, greedy)
+    with LLM(smollm2_path, executor="sim") as llm:
+        assert close(llm.logits(question), expected)
+        [simulated] = llm.generate(question, greedy)
+    assert simulated.token_ids == answer.token_ids
+    assert named(launched) <= made
+    assert entries(launched) == {*EVERY_MODEL, "silu_mul", "awq_gemv", "awq_gemv_silu_mul", "awq_gemm", "gemv_half"}
 
 
 def test_kernels_that_cannot_be_had_fail_when_the_engine_is_made(

@@ -10,16 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from helpers import ops_dequant, ops_gemm, ops_gemv, ops_leftovers
+from helpers.accuracy import FP32_SUMS, HALF_STEP, Shape, relative_error, rows, shifted
 from torch import Tensor
 
 from labkit.ops import paged_kv, rmsnorm, rope, silu_mul, softmax_online
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_kv import KVSlots
-
-HALF_STEP = 6e-4  # one rounding to fp16 is at most 2^-11 = 4.9e-4 of a value
-FP32_SUMS = 1e-5  # long fp32 sums and approximate exponentials
-
-Shape = tuple[Any, ...]
 
 SMALL: dict[str, list[Shape]] = {
     # rows, elements, zero-centred weight, elements by which x is shifted in memory
@@ -86,35 +83,12 @@ LARGE: dict[str, list[Shape]] = {
 }
 
 
-def relative_error(ours: Tensor, exact: Tensor, tolerance: float) -> None:
-    """Per row, the 2-norm of the difference over that of the reference; and no element off by four times as much."""
-    difference = (ours.double() - exact).abs()
-    floor = torch.finfo(torch.float16).smallest_normal  # below it fp16 has fewer digits
-    norms = exact.norm(dim=-1).clamp(min=floor * exact.shape[-1] ** 0.5)
-    worst = (difference.norm(dim=-1) / norms).max().item()
-    assert worst <= tolerance, f"relative error {worst:.2e}, allowed {tolerance:.2e}"
-    largest = exact.abs().amax(dim=-1, keepdim=True).clamp(min=floor)
-    off = (difference / largest).max().item()
-    assert off <= 4 * tolerance, f"an element is off by {off:.2e} of its row's largest, allowed {4 * tolerance:.2e}"
-
-
-def shifted(x: Tensor, elements: int) -> Tensor:
-    """The same numbers, dense, at an address that is ``elements`` further than an allocation's start."""
-    room = x.new_empty(x.numel() + elements)[elements:].view(x.shape)
-    return room.copy_(x)
-
-
 def spaced(x: Tensor, gap: int) -> Tensor:
     """x [T, heads, D] as a view whose tokens lie ``gap`` elements apart."""
     tokens, heads, dim = x.shape
     room = torch.full((tokens, heads * dim + gap), float("nan"), dtype=x.dtype, device=x.device)
     view = room[:, : heads * dim].view(tokens, heads, dim)
     return view.copy_(x)
-
-
-def rows(count: int, size: int, device: str) -> Tensor:
-    """fp16 rows of very different magnitudes."""
-    return (torch.randn(count, size) * 10 ** torch.empty(count, 1).uniform_(-2, 2)).half().to(device)
 
 
 def check_rmsnorm(rung: str, shape: Shape, device: str) -> None:
@@ -218,6 +192,15 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, Shape, str], None]]] = {
     "kv_write": (paged_kv.RUNGS, check_kv_write),
     "softmax_online": (softmax_online.RUNGS, check_softmax_online),
 }
+
+FOLDERS: dict[str, str] = {"add_rmsnorm": "rmsnorm"}
+"""Operation -> folder of cuda/, where the two have different names."""
+
+for part in (ops_gemv, ops_gemm, ops_dequant, ops_leftovers):
+    SMALL |= part.SMALL
+    LARGE |= part.LARGE
+    CHECKS |= part.CHECKS
+    FOLDERS |= part.FOLDERS
 
 
 def cases(shapes: dict[str, list[Shape]]) -> list[tuple[str, str, Shape]]:

@@ -92,7 +92,9 @@ def write_safetensors(
 
 
 def _with_prefix(name: str, prefix: str) -> str:
-    return prefix + name.removeprefix("model.") if name.startswith("model.") else name
+    if not name.startswith("model.") or name.startswith("model.visual."):
+        return name
+    return prefix + name.removeprefix("model.")
 
 
 def write_awq_checkpoint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,13 +14,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import labkit.ops
 from labkit.device.carried import Image
 from labkit.device.kernel_folder import write_folder
 from labkit.device.resources import Resources
 from labkit.device.sources import Source
 from labkit.lab.doctor import ESSENTIAL, Report, diagnose
 from labkit.lab.doctor_checks import Status, check_widgets
-from labkit.lab.doctor_facts import EXTRAS, NOT_OPERATIONS, Facts, Gpu, _pci_gpus, gather, parse_gpus
+from labkit.lab.doctor_facts import EXTRAS, NOT_OPERATIONS, Facts, gather
+from labkit.lab.doctor_gpus import Gpu, count_pci_gpus, parse_gpus
 
 V100 = Gpu("Tesla V100-SXM2-16GB", (7, 0), 16 * 2**30, "570.86.10")
 H200 = Gpu("NVIDIA H200", (9, 0), 141 * 2**30, "580.65.06")
@@ -48,6 +51,7 @@ LAPTOP = Facts(
     carried_cubins=False,
     kernel_dir_problem="",
     torch_ops=("attention", "gdn"),
+    tuning={},
     checkout=False,
     packages=EVERYTHING,
     tiny_present=True,
@@ -183,6 +187,7 @@ INFORMATION: dict[str, tuple[Facts, str, str]] = {
     "no headers, and no compiler": (replace(MAC, headers=False), "cuda headers", "nvidia-cuda-runtime-cu12"),
     "no GPU for cuda": (LAPTOP, "executor cuda", ""),
     "operations without kernels": (LAPTOP, "kernels", ""),
+    "no table of tuned kernels": (V100_BOX, "linear layers", "labkit tune"),
     "no server": (with_packages(LAPTOP, fastapi=None), "extra serve", "labkit-v100[serve]"),
     "no server, in a checkout": (
         with_packages(replace(LAPTOP, checkout=True), fastapi=None),
@@ -244,8 +249,8 @@ def test_executors_say_what_they_run() -> None:
 def test_operations_without_kernels_are_listed() -> None:
     assert diagnose(LAPTOP)["kernels"].detail == "attention and gdn have no CUDA kernel yet and run in torch"
     assert diagnose(replace(LAPTOP, torch_ops=()))["kernels"].status is Status.OK
-    here = gather().torch_ops
-    assert "rmsnorm" not in here and not set(here) & set(NOT_OPERATIONS)
+    assert gather().torch_ops == ("attention", "gdn")
+    assert set(NOT_OPERATIONS) <= {found.name for found in pkgutil.iter_modules(labkit.ops.__path__)}
 
 
 def test_a_folder_of_compiled_kernels_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,8 +334,8 @@ def test_gpus_without_a_driver_are_seen_on_the_bus(tmp_path: Path) -> None:
         (tmp_path / name / "vendor").write_text(f"{vendor}\n")
         (tmp_path / name / "class").write_text(f"{kind}\n")
     (tmp_path / "d").mkdir()
-    assert _pci_gpus(tmp_path) == 1
-    assert _pci_gpus(tmp_path / "nowhere") == 0
+    assert count_pci_gpus(tmp_path) == 1
+    assert count_pci_gpus(tmp_path / "nowhere") == 0
 
 
 def test_widgets_of_a_kernel_whose_server_fits() -> None:

@@ -27,6 +27,8 @@ def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     report = gpu_timing.gpu_report(lambda *words: given.extend(words) or (lambda: None), "a", "b", nbytes=10**9)
     assert given == ["a", "b"]
     assert report.startswith("2.000 ms, 500 GB/s (measured on Tesla V100, torch ")
+    report = gpu_timing.gpu_report(lambda: lambda: None, nbytes=10**9, flop=10**11)
+    assert report.startswith("2.000 ms, 500 GB/s, 50.0 TFLOP/s (measured on")
 
 
 def test_the_median_is_taken_over_calls_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,11 @@ def test_functions_of_a_header_are_found() -> None:
     assert text.startswith("template") and "__syncthreads" in text and text.count("{") == text.count("}")
 
 
+def test_a_function_of_one_line_is_that_line() -> None:
+    text = function_text("fragment_row", "awq_gemm", "1_one_warp")
+    assert text.count("\n") == 0 and text.endswith("}") and "fragment_row(int lane) {" in text
+
+
 def test_calls_are_no_definitions() -> None:
     assert "__shfl_xor_sync(ALL_LANES" in function_text("warp_sum", "rmsnorm", "2_shuffle")
     with pytest.raises(KeyError, match="no function rsqrtf"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.gptq_files import auto_round_config
+from helpers.one_module import MODULE, int4, refused, write_module
 from helpers.packers import (
     awq_config,
     awq_triplet,
@@ -19,35 +20,23 @@ from helpers.packers import (
 )
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from labkit.errors import CheckpointError, LabkitError, UnsupportedModelError
+from labkit.errors import CheckpointError, UnsupportedModelError
 from labkit.model.checkpoint import Checkpoint, open_checkpoint
 from labkit.quant.int4 import Int4Weight
 
 pytestmark = pytest.mark.usefixtures("seed")
 
-MODULE = "model.layers.0.mlp.up_proj"
 ROWS, COLS, GROUP = 48, 256, 64
 
 
-def write(directory: Path, changes: dict[str, torch.Tensor | None], config: dict[str, Any]) -> Checkpoint:
+def write(directory: Path, changes: dict[str, torch.Tensor | None], quantization: Any) -> Checkpoint:
     """One quantized module, some of its tensors replaced or (None) left out."""
     fields = awq_triplet(*quantize_rows(torch.randn(ROWS, COLS), GROUP))
-    state = {f"{MODULE}.{field}": tensor for field, tensor in fields.items()}
-    state |= {f"{MODULE}.{field}": tensor for field, tensor in changes.items() if tensor is not None}
-    for field in [field for field, tensor in changes.items() if tensor is None]:
-        del state[f"{MODULE}.{field}"]
-    write_safetensors(directory, state, config)
-    return open_checkpoint(directory)
+    return write_module(directory, fields | changes, quantization)
 
 
 def plain_config(**changes: Any) -> dict[str, Any]:
-    return {"quantization_config": awq_config(GROUP, **changes)}
-
-
-def refused(checkpoint: Checkpoint, saying: str, kind: type[LabkitError] = CheckpointError) -> None:
-    with pytest.raises(kind, match=saying) as caught:
-        checkpoint.linear(MODULE)
-    assert caught.value.cure
+    return awq_config(GROUP, **changes)
 
 
 @pytest.mark.parametrize("group_size", [32, 64, 128])
@@ -112,7 +101,6 @@ INTS, HALVES = torch.int32, torch.float16
     "changes",
     [
         {"qweight": torch.zeros(COLS, ROWS // 8 + 1, dtype=INTS)},
-        {"qweight": torch.zeros(COLS + 64, ROWS // 8, dtype=INTS)},
         {"qweight": torch.zeros(COLS, dtype=INTS)},
         {"qzeros": torch.zeros(COLS // GROUP + 1, ROWS // 8, dtype=INTS)},
         {"qzeros": torch.zeros(COLS // GROUP, ROWS // 8 - 1, dtype=INTS)},
@@ -127,7 +115,9 @@ def test_shapes_that_disagree(tmp_path: Path, changes: dict[str, torch.Tensor | 
 
 
 def test_group_size_of_another_revision(tmp_path: Path) -> None:
-    refused(write(tmp_path, {}, {"quantization_config": awq_config(32)}), "group size 32")
+    longer = {"qweight": torch.zeros(COLS + 64, ROWS // 8, dtype=INTS)}
+    refused(write(tmp_path / "a", longer, plain_config()), "4 groups for 320 inputs, which is not the group size 64")
+    refused(write(tmp_path / "b", {}, awq_config(32)), "not the group size 32")
 
 
 @pytest.mark.parametrize(
@@ -139,11 +129,15 @@ def test_group_size_of_another_revision(tmp_path: Path) -> None:
     ],
 )
 def test_a_config_of_wrong_types(tmp_path: Path, config: dict[str, Any], saying: str) -> None:
-    refused(write(tmp_path, {}, config), re.escape(saying))
+    fields = awq_triplet(*quantize_rows(torch.randn(ROWS, COLS), GROUP))
+    write_safetensors(tmp_path, {f"{MODULE}.{field}": tensor for field, tensor in fields.items()}, config)
+    with pytest.raises(CheckpointError, match=saying) as caught:
+        open_checkpoint(tmp_path).linear(MODULE)
+    assert caught.value.cure
 
 
 def test_a_module_in_two_formats(tmp_path: Path) -> None:
-    refused(write(tmp_path, {"weight": torch.ones(ROWS, COLS)}, plain_config()), "in two formats: weight and awq")
+    refused(write(tmp_path, {"weight": torch.ones(ROWS, COLS)}, plain_config()), "in two formats: weight and qweight")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +148,8 @@ def test_a_module_in_two_formats(tmp_path: Path) -> None:
         (plain_config(bits=8), "8 bits"),
         (plain_config(bits="8"), "8 bits"),
         (plain_config(bits=[4]), r"\[4\] bits"),
-        (plain_config(quant_method="gptq"), "method gptq"),
-        (plain_config(quant_method="auto-round"), "method auto-round"),
+        (plain_config(quant_method="quark"), "method quark"),
+        (plain_config(quant_method="auto-round"), "method auto-round, packing format unknown"),
         ({}, "method unknown"),
     ],
 )
@@ -171,9 +165,27 @@ def test_bits_as_text_are_the_same(tmp_path: Path) -> None:
     assert isinstance(write(tmp_path, {}, plain_config(bits="4")).linear(MODULE), Int4Weight)
 
 
-def test_compressed_tensors_is_named(tmp_path: Path) -> None:
-    write_safetensors(tmp_path, {f"{MODULE}.weight_packed": torch.zeros(8, 8, dtype=INTS)}, {})
-    refused(open_checkpoint(tmp_path), "compressed-tensors", UnsupportedModelError)
+def test_gptq_is_not_awq(tmp_path: Path) -> None:
+    """The two pack qweight along different axes: a config of the other method does not fit the shapes."""
+    refused(write(tmp_path, {}, plain_config(quant_method="gptq")), "shapes that do not belong together")
+
+
+@pytest.mark.parametrize("packing", ["auto_round:auto_awq", "auto_round:awq", "auto_round:awq:gemm"])
+def test_auto_round_in_this_format(tmp_path: Path, packing: str) -> None:
+    parts = quantize_rows(torch.randn(ROWS, COLS), GROUP)
+    rules = {MODULE: {"group_size": GROUP}, "model.layers.1.mlp.up_proj": {"bits": 8}}
+    config = auto_round_config(32, packing_format=packing, sym=False, extra_config=rules)
+    assert torch.equal(int4(write_module(tmp_path, awq_triplet(*parts), config)).dequantize(), dequantize_rows(*parts))
+
+
+def test_outputs_that_do_not_fill_words(tmp_path: Path) -> None:
+    """AutoAWQ packs eight outputs to a word and leaves other matrices dense."""
+    changes = {"scales": torch.ones(COLS // GROUP, ROWS - 4, dtype=HALVES)}
+    refused(write(tmp_path, changes, plain_config()), "44 outputs, which do not fill whole words")
+
+
+def test_inputs_that_do_not_divide(tmp_path: Path) -> None:
+    refused(write(tmp_path, {}, awq_config(96)), "256 inputs, which do not divide into groups of 96")
 
 
 def test_packed_tensors_of_another_type(tmp_path: Path) -> None:
@@ -181,8 +193,8 @@ def test_packed_tensors_of_another_type(tmp_path: Path) -> None:
     refused(write(tmp_path, changes, plain_config()), r"qweight has the data type I16", UnsupportedModelError)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_scales_that_are_not_finite(tmp_path: Path, bad: float) -> None:
+@pytest.mark.parametrize(("bad", "what"), [(np.nan, "values"), (np.inf, "values"), (0.0, "scales that are 0")])
+def test_scales_that_cannot_be(tmp_path: Path, bad: float, what: str) -> None:
     scales = torch.ones(COLS // GROUP, ROWS, dtype=HALVES)
     scales[2, 5] = bad
-    refused(write(tmp_path, {"scales": scales}, plain_config()), rf"{MODULE}\.scales holds 1 values")
+    refused(write(tmp_path, {"scales": scales}, plain_config()), rf"{MODULE}\.scales holds 1 {what}")

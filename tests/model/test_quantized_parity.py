@@ -9,6 +9,7 @@ import gguf
 import pytest
 from helpers.models import llama, oracle_logits, qwen35, random_ids
 from helpers.packers import write_awq_checkpoint, write_gguf_llama
+from helpers.uploads import UPLOADS, small_qwen, write_upload
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
@@ -30,15 +31,24 @@ def report_agreement(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
     return same, kl
 
 
-def compare(path: Path, model: Any, state: dict[str, Tensor]) -> None:
-    """fp32: equal to the dequantized weights. auto: near them, for few rows (the INT4 kernel) and many."""
+def compare(
+    path: Path,
+    model: Any,
+    state: dict[str, Tensor],
+    exact: tuple[int, ...] = (4096, 40, 1),
+    auto: tuple[int, ...] = (4096, 20),
+) -> None:
+    """fp32: equal to the dequantized weights. auto: near them, for few rows (the INT4 kernel) and many.
+
+    exact, auto: the sizes of the chunks in which the prompt is run.
+    """
     model.load_state_dict(state)
     ids = random_ids(160, 150)
     expected = oracle_logits(model, ids)
-    for chunk in (4096, 40, 1):
+    for chunk in exact:
         with LLM(path, dtype="float32", prefill_tokens=chunk) as llm:
             assert relative(llm.logits(ids), expected) <= 1e-4
-    for chunk in (4096, 20):
+    for chunk in auto:
         with LLM(path, prefill_tokens=chunk) as llm:
             same, kl = report_agreement(llm.logits(ids), expected)
             assert same > 0.8 and kl < 0.1
@@ -57,6 +67,20 @@ def test_awq_qwen35(prefix: str, seed: int, tmp_path: Path) -> None:
     model = qwen35(**BIG, linear_num_value_heads=6, linear_value_head_dim=32)
     state = write_awq_checkpoint(tmp_path, model, group_size=32, skip=("in_proj_a", "in_proj_b"), prefix=prefix)
     compare(tmp_path, model, state)
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_uploads(name: str, seed: int, tmp_path: Path) -> None:
+    """Formats and lists of names of real uploads, mixed by module as those are."""
+    model = small_qwen()
+    compare(tmp_path, model, write_upload(tmp_path, model, UPLOADS[name]), exact=(4096,), auto=(20,))
+
+
+@pytest.mark.parametrize("name", [name for name, upload in UPLOADS.items() if upload.group == 32])
+def test_uploads_with_ragged_matrices(name: str, seed: int, tmp_path: Path) -> None:
+    """Six value heads: 96 inputs of out_proj, three groups."""
+    model = small_qwen(linear_num_value_heads=6)
+    compare(tmp_path, model, write_upload(tmp_path, model, UPLOADS[name]), exact=(4096,), auto=(20,))
 
 
 @pytest.mark.parametrize("qtype", [Q.F32, Q.F16, Q.Q8_0, Q.Q4_0, Q.Q4_1], ids=lambda q: q.name)

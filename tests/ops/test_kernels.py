@@ -29,7 +29,7 @@ def test_rung_on_the_simulator(op: str, rung: str, shape: Shape, seed: int) -> N
 def test_reference(op: str, seed: int) -> None:
     for shape in SMALL[op]:
         if op != "silu_mul":  # whose reference rounds in between
-            check(op, "3_vector", shape, "cpu")
+            check(op, CHECKS[op][0][-1], shape, "cpu")
 
 
 def test_silu_mul_reference_rounds_twice(seed: int) -> None:

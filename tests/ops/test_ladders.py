@@ -59,7 +59,7 @@ def test_rungs_compile_without_spills(ladder: Ladder) -> None:
 @pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
 def test_what_a_large_model_needs_compiles_without_spills(qwen: ModelConfig, tp_size: int) -> None:
     rows = build_all(for_model(LADDERS.values(), qwen, tp_size, "fp16"))
-    assert {row.op for row in rows} == {"rmsnorm", "silu_mul", "rope", "kv_write"}
+    assert {row.op for row in rows} == set(LADDERS) - {"softmax_online", "gemv_int8"}  # nothing runs these unasked
     assert not [row.name for row in rows if row.spill_stores or row.spill_loads]
 
 

@@ -1,26 +1,15 @@
-"""Linear layers in each precision against fp64 on the same weights."""
+"""Linear layers in torch, in each precision, against fp64 on the same weights."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from helpers.linears import random_int4, random_int8, relative
 
-from labkit.ops.linear import INT4_KERNEL_MAX_ROWS, DenseLinear, HalfLinear, Int4KernelLinear, Workspace, make_linear
-from labkit.quant.int4 import Int4Weight
+from labkit.ops.linear import Workspace, make_linear
+from labkit.ops.linear_torch import INT4_KERNEL_MAX_ROWS, DenseLinear, HalfLinear, Int4KernelLinear
 
 ROWS = (1, 2, 5, INT4_KERNEL_MAX_ROWS, INT4_KERNEL_MAX_ROWS + 1, 100)
-
-
-def random_int4(rows: int, cols: int, group: int, form: str) -> Int4Weight:
-    groups = torch.empty(rows, cols // group, 2)
-    groups[..., 0] = torch.rand(rows, cols // group) * 0.05 + 0.005
-    groups[..., 1] = torch.randint(0, 16, groups.shape[:2]) if form == "scale_zero" else -torch.rand(groups.shape[:2])
-    return Int4Weight.from_nibbles(torch.randint(0, 16, (rows, cols), dtype=torch.uint8), groups.half(), form)
-
-
-def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The worst row's 2-norm of the difference over the 2-norm of the reference."""
-    return ((ours.double() - theirs).norm(dim=-1) / theirs.norm(dim=-1)).max().item()
 
 
 @pytest.mark.parametrize("form", ["scale_zero", "scale_bias"])
@@ -70,3 +59,12 @@ def test_a_weight_kept_wide_is_multiplied_wide(seed: int) -> None:
     x = torch.randn(2, 16).bfloat16()
     assert isinstance(layer, DenseLinear)
     assert relative(layer(x), x.double() @ weight.double().T) <= 4e-3
+
+
+def test_int8_weights_are_multiplied_exactly(seed: int) -> None:
+    weight, x = random_int8(24, 96, 32), torch.randn(5, 96)
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 4e-3)):
+        layer = make_linear(weight, dtype, Workspace())
+        assert layer.kernel == "dequantize + fp32 GEMM" and layer.nbytes == layer.bytes_read(1) == weight.nbytes
+        taken = x.to(dtype)
+        assert relative(layer(taken), taken.double() @ weight.dequantize().double().T) <= tolerance

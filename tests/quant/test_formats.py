@@ -8,9 +8,17 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from helpers.gptq_files import AS_IS, MINUS_ONE, gptq_module, int32, nibble_words
 from helpers.packers import awq_triplet, awq_words, dequantize_rows
 
-from labkit.quant.formats import awq_to_int4, q4_0_to_int4, q4_1_to_int4, q8_0_to_float
+from labkit.quant.formats import (
+    awq_to_int4,
+    gptq_to_int4,
+    packed_to_int4,
+    q4_0_to_int4,
+    q4_1_to_int4,
+    q8_0_to_float,
+)
 from labkit.quant.int4 import Int4Weight
 
 Q = gguf.GGMLQuantizationType
@@ -59,6 +67,43 @@ def test_awq_keeps_wide_scales() -> None:
     weight = awq_to_int4(**parts)
     assert weight.groups.dtype == torch.float32
     assert torch.equal(weight.dequantize(), torch.full((8, 2), 6.0) * 1e-8)
+
+
+ALONG_K = [(1, 1, 8, slice(0, 1)), (24, 3, 32, slice(0, 24)), (5, 2, 64, slice(3, 8)), (7, 1, 128, slice(7, 14))]
+
+
+@pytest.mark.parametrize(("rows", "groups", "size", "in_words"), ALONG_K)
+@pytest.mark.parametrize(("written", "offset"), [(MINUS_ONE, 1), (AS_IS, 0)])
+def test_gptq(
+    rng: np.random.Generator, rows: int, groups: int, size: int, in_words: slice, written: str, offset: int
+) -> None:
+    """in_words: the words of zero points may begin before the outputs wanted and end after them."""
+    q = rng.integers(0, 16, (rows, groups * size))
+    zero = rng.integers(offset, 16 + offset, (rows, groups))
+    scale = rng.uniform(-1, 1, (rows, groups)).astype(np.float16)
+    around = rng.integers(offset, 16 + offset, (in_words.stop + 3, groups))
+    around[in_words] = zero
+    fields = gptq_module(q, zero, scale, order=False)
+    fields["qzeros"] = gptq_module(np.zeros((len(around), 8 * groups), int), around, scale, written)["qzeros"]
+    weight = gptq_to_int4(**fields, in_words=in_words, zero_offset=offset)
+    assert weight.form == "scale_zero" and np.array_equal(weight.unpack().numpy(), q)
+    assert np.array_equal(weight.groups[..., 1].numpy(), zero)
+    assert torch.equal(weight.dequantize(), dequantize_rows(q, zero, scale))
+
+
+@pytest.mark.parametrize(("rows", "groups", "size", "in_words"), ALONG_K)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_pack_quantized(
+    rng: np.random.Generator, rows: int, groups: int, size: int, in_words: slice, symmetric: bool
+) -> None:
+    q, zero = rng.integers(0, 16, (rows, groups * size)), rng.integers(0, 16, (rows, groups))
+    scale = rng.uniform(-1, 1, (rows, groups)).astype(np.float16)
+    around = rng.integers(0, 16, (in_words.stop + 3, groups))
+    around[in_words] = zero = np.full_like(zero, 8) if symmetric else zero
+    zeros = None if symmetric else int32(nibble_words(around.T).T)
+    weight = packed_to_int4(int32(nibble_words(q)), torch.from_numpy(scale), zeros, in_words=in_words)
+    assert weight.form == "scale_zero" and np.array_equal(weight.unpack().numpy(), q)
+    assert torch.equal(weight.dequantize(), dequantize_rows(q, zero, scale))
 
 
 @pytest.mark.parametrize(("kind", "convert"), [(Q.Q4_0, q4_0_to_int4), (Q.Q4_1, q4_1_to_int4)])

@@ -2,70 +2,74 @@
 
     qweight  int32 [K, N / 8]      qzeros  int32 [K / g, N / 8]      scales  half [K / g, N]
 
-They lie transposed and packed along the outputs, so a slice of outputs is a slice of columns here.
+They lie transposed and packed along the outputs, so a slice of outputs is a slice of columns here. AutoRound writes the
+same (packing format ``auto_round:auto_awq``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from labkit.errors import CheckpointError
+from labkit.model.checkpoint.layout import (
+    SAME_REVISION,
+    Layout,
+    check_groups,
+    check_matrices,
+    check_shapes,
+    count_words,
+)
+from labkit.model.checkpoint.quant_config import (
+    Names,
+    Settings,
+    check_bits,
+    group_size_of,
+    method_of,
+    module_settings,
+    refuse,
+)
+from labkit.model.checkpoint.stored import DENSE_DTYPES, WORD_DTYPES, StoredTensors
+from labkit.quant.formats import awq_to_int4
+from labkit.quant.int4 import Int4Weight
 
-from labkit.errors import CheckpointError, UnsupportedModelError
-from labkit.model.checkpoint.base import section
-
-AWQ_FIELDS = ("qweight", "qzeros", "scales")
-PER_WORD = 8  # nibbles in an int32
-
-Shape = tuple[int, ...]
-Span = tuple[int, int]
+AWQ_FIELDS = {"qweight": WORD_DTYPES, "qzeros": WORD_DTYPES, "scales": DENSE_DTYPES}
 
 
-def check_awq_config(config: Mapping[str, Any], module: str) -> int | None:
-    """The group size that the config names; None where it is -1, one group per output.
+def read_awq(stored: StoredTensors, quant: Settings, module: str, rows: slice | None, cols: slice | None) -> Int4Weight:
+    """The module, or the outputs in ``rows`` and inputs in ``cols``.
 
-    Raises UnsupportedModelError unless the config says AutoAWQ, version gemm, 4 bits.
+    quant: the config's quantization settings. Raises UnsupportedModelError for other versions and bits than gemm and 4,
+    CheckpointError for tensors that are missing, disagree with one another or with the config, or cut groups.
     """
-    quant = section(config, "quantization_config") or section(section(config, "text_config"), "quantization_config")
-    method = str(quant.get("quant_method", "unknown")).lower()
-    version = str(quant.get("version", "gemm")).lower()
-    bits = quant.get("bits", quant.get("w_bit", 4))
-    if (method, version) != ("awq", "gemm") or bits not in (4, "4"):
-        raise UnsupportedModelError(
-            f"{module} is quantized in a format that is not supported yet: "
-            f"method {method}, version {version}, {bits} bits.",
-            cure="Use a checkpoint in AutoAWQ's gemm format with 4 bits.",
-        )
-    size = quant.get("group_size", quant.get("q_group_size", -1))
-    if not isinstance(size, int):
-        raise CheckpointError(f"config.json gives the group size {size!r}.", cure="Fetch config.json again.")
-    return size if size > 0 else None
+    group_size = awq_group_size(quant, module, stored.spellings(module, AWQ_FIELDS))
+    part = _layout(stored, module, group_size).part(rows, cols)
+    first, last = (8 * word for word in part.output_words)
+    weight = awq_to_int4(
+        stored.read(f"{module}.qweight", part.inputs, part.output_words),
+        stored.read(f"{module}.qzeros", part.groups, part.output_words),
+        stored.scales(f"{module}.scales", part.groups, (first, last)),
+    )
+    return weight.rows(part.in_words)
 
 
-@dataclass(frozen=True)
-class AwqLayout:
-    """The geometry of a module: N outputs, K inputs, g inputs per group."""
+def awq_group_size(quant: Settings, module: str, names: Names) -> int:
+    """The group size that the config gives the module, -1 for one group per output. names: the module's spellings.
 
-    outputs: int
-    inputs: int
-    group_size: int
+    Raises UnsupportedModelError for other versions than gemm and other bits than 4.
+    """
+    settings = module_settings(quant, names)
+    version = str(settings.get("version", "gemm")).lower()
+    if version != "gemm":
+        raise refuse(module, f"method {method_of(quant)}, version {version}")
+    check_bits(module, settings, "bits", "w_bit")
+    size = group_size_of(settings, "group_size", "q_group_size")
+    return -1 if size is None else size
 
-    @staticmethod
-    def of(module: str, qweight: Shape, qzeros: Shape, scales: Shape, group_size: int | None) -> AwqLayout:
-        """Derived from the scales and the inputs; raises CheckpointError if the three shapes disagree."""
-        if all(len(shape) == 2 and min(shape) > 0 for shape in (qweight, qzeros, scales)):
-            inputs, (groups, outputs) = qweight[0], scales
-            size = group_size or inputs
-            words = outputs // PER_WORD
-            fits = outputs == words * PER_WORD and inputs == groups * size and size % 2 == 0
-            if fits and (qweight, qzeros) == ((inputs, words), (groups, words)):
-                return AwqLayout(outputs, inputs, size)
-        raise CheckpointError(
-            f"{module} has shapes that do not belong together: qweight {list(qweight)}, qzeros {list(qzeros)}, "
-            f"scales {list(scales)}, group size {group_size or 'of all inputs'}.",
-            cure="Fetch the checkpoint again; config.json must be from the same revision.",
-        )
 
-    def words(self, rows: Span) -> Span:
-        """The packed columns that hold the outputs in ``rows``."""
-        return rows[0] // PER_WORD, -(-rows[1] // PER_WORD)
+def _layout(stored: StoredTensors, module: str, group_size: int) -> Layout:
+    found = {field: stored.shape(f"{module}.{field}", dtypes) for field, dtypes in AWQ_FIELDS.items()}
+    check_matrices(module, found)
+    inputs, (groups, outputs) = found["qweight"][0], found["scales"]
+    words = count_words(outputs)
+    check_shapes(module, found, {"qweight": (inputs, words), "qzeros": (groups, words), "scales": (groups, outputs)})
+    if outputs % 8:
+        raise CheckpointError(f"{module} has {outputs} outputs, which do not fill whole words.", cure=SAME_REVISION)
+    return Layout(outputs, inputs, check_groups(module, inputs, groups, group_size, multiple=2))

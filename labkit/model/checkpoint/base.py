@@ -73,11 +73,13 @@ class Checkpoint(ABC):
         self._used.add(name)
         self.bytes_read += nbytes
 
-    def _missing(self, name: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path.name} has no tensor {name}.",
-            cure="Check that all files of the checkpoint were fetched and that config.json belongs to them.",
-        )
+
+def missing_tensor(path: Path, name: str) -> CheckpointError:
+    """The error for a tensor that the checkpoint at ``path`` ought to have."""
+    return CheckpointError(
+        f"{path.name} has no tensor {name}.",
+        cure="Check that all files of the checkpoint were fetched and that config.json belongs to them.",
+    )
 
 
 def bounds(wanted: slice | None, size: int) -> tuple[int, int]:

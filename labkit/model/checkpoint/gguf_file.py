@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.model.checkpoint.base import Checkpoint, bounds, group_span
+from labkit.model.checkpoint.base import Checkpoint, bounds, group_span, missing_tensor
 from labkit.model.checkpoint.gguf_header import GgufTensor, read_gguf_header
 from labkit.model.checkpoint.gguf_llama import check_supported, hf_config, hf_name, rotary_rows
 from labkit.model.checkpoint.ranges import check_finite
@@ -28,7 +28,7 @@ class GgufCheckpoint(Checkpoint):
         header = read_gguf_header(path)
         check_supported(header.metadata, frozenset(header.tensors))
         if EMBEDDING not in header.tensors:
-            raise self._missing(EMBEDDING)
+            raise missing_tensor(path, EMBEDDING)
         self.gguf_metadata = {k: v for k, v in header.metadata.items() if k.startswith(("tokenizer.", "general."))}
         self.config = hf_config(header.metadata, frozenset(header.tensors), header.tensors[EMBEDDING].shape[0])
         self._tensors = self._renamed(header.tensors)
@@ -54,7 +54,7 @@ class GgufCheckpoint(Checkpoint):
 
     def _read(self, name: str, rows: slice | None) -> Tensor | Int4Weight:
         if name not in self._tensors:
-            raise self._missing(name)
+            raise missing_tensor(self.path, name)
         tensor = self._tensors[name]
         raw = self._raw_rows(name, tensor, rows)
         self._mark(name, raw.nbytes)

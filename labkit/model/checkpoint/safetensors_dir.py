@@ -1,23 +1,26 @@
-"""A directory with ``config.json`` and safetensors weights: dense, or INT4 in AutoAWQ's format."""
+"""A directory with ``config.json`` and safetensors weights: dense, or INT4 as AutoAWQ, GPTQ, AutoRound and
+compressed-tensors store it, mixed as the file has it."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from labkit.errors import CheckpointError, UnsupportedModelError
-from labkit.model.checkpoint.awq import AWQ_FIELDS, PER_WORD, AwqLayout, Span, check_awq_config
-from labkit.model.checkpoint.base import Checkpoint, bounds, group_span
-from labkit.model.checkpoint.ranges import check_finite, scales_exactly
+from labkit.errors import CheckpointError
+from labkit.model.checkpoint.awq import awq_group_size, read_awq
+from labkit.model.checkpoint.base import Checkpoint, bounds, missing_tensor
+from labkit.model.checkpoint.compressed_config import scheme_of, without_kv_scales
+from labkit.model.checkpoint.compressed_tensors import PACKED_FIELDS, read_packed
+from labkit.model.checkpoint.gptq import GPTQ_FIELDS, gptq_settings, read_gptq
+from labkit.model.checkpoint.quant_config import Settings, quant_section, words_packing
+from labkit.model.checkpoint.ranges import check_finite
 from labkit.model.checkpoint.shards import FETCH_AGAIN, Entry, find_tensors, read_json
-from labkit.quant.formats import awq_to_int4
+from labkit.model.checkpoint.stored import DENSE_DTYPES, StoredTensors
 from labkit.quant.int4 import Int4Weight
 
-DENSE_DTYPES = ("F32", "F16", "BF16")
+READERS = {"awq": read_awq, "gptq": read_gptq}
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -29,105 +32,60 @@ class SafetensorsCheckpoint(Checkpoint):
         if (path / "generation_config.json").is_file():
             self.generation_config = read_json(path / "generation_config.json")
         self.tokenizer_files = path if (path / "tokenizer.json").is_file() else None
-        self._entries = find_tensors(path, self.report)
-        self.total_bytes = sum(entry.nbytes for entry in self._entries.values())
-        self._files: dict[Path, Any] = {}
+        entries = without_kv_scales(find_tensors(path, self.report), self.config, self.report)
+        self.total_bytes = sum(entry.nbytes for entry in entries.values())
+        self._stored = StoredTensors(path, entries, self.report, self._mark)
+        self._names = frozenset(entries)
 
     def names(self) -> frozenset[str]:
         return self._names
 
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self._entries)
-
     def tensor(self, name: str, *, rows: slice | None = None) -> Tensor:
-        entry = self._dense_entry(name)
-        return check_finite(name, self._read(name, bounds(rows, entry.shape[0]) if rows else None))
+        shape = self._stored.shape(name, DENSE_DTYPES)
+        return check_finite(name, self._stored.read(name, bounds(rows, shape[0]) if rows else None))
 
     def linear(self, module: str, *, rows: slice | None = None, cols: slice | None = None) -> Tensor | Int4Weight:
         kind = self._kind(module)
-        if kind == "awq":
-            return self._awq(module, rows, cols)
-        if kind == "packed":
-            raise UnsupportedModelError(
-                f"{module} is in compressed-tensors' pack-quantized format, which is not supported yet.",
-                cure="Use the AutoAWQ (gemm) version of the model.",
-            )
-        name = f"{module}.weight"
-        outputs, inputs = self._matrix_shape(name)
-        return check_finite(name, self._read(name, bounds(rows, outputs), bounds(cols, inputs)))
+        if kind == "weight":
+            return self._dense(module, rows, cols)
+        quant = quant_section(self.config)
+        read = read_packed if kind == "weight_packed" else READERS[words_packing(quant, module)]
+        return read(self._stored, quant, module, rows, cols)
 
     def _kind(self, module: str) -> str:
-        """Which format the module is in, told by the keys present: real checkpoints mix formats."""
-        keys = {"weight": ("weight",), "awq": AWQ_FIELDS, "packed": ("weight_packed",)}
-        kinds = [kind for kind, fields in keys.items() if any(self.has(f"{module}.{field}") for field in fields)]
-        if not kinds:
-            raise self._missing(f"{module}.weight")
+        """Which tensor holds the module, told by the keys present: real checkpoints mix formats.
+
+        A key that only goes with another counts where no weight is there at all, so that the missing one is named.
+        """
+        fields = {field for field in ("weight", *GPTQ_FIELDS, *PACKED_FIELDS) if self.has(f"{module}.{field}")}
+        kinds = [kind for kind in ("weight", "qweight", "weight_packed") if kind in fields]
         if len(kinds) > 1:
             raise CheckpointError(
                 f"{module} is there in two formats: {' and '.join(kinds)}.", cure="Remove the one that is not meant."
             )
+        if not kinds:
+            companions = (("qweight", GPTQ_FIELDS), ("weight_packed", PACKED_FIELDS))
+            lost = next((kind for kind, of in companions if not fields.isdisjoint(of)), "weight")
+            raise missing_tensor(self.path, f"{module}.{lost}")
         return kinds[0]
 
-    def _awq(self, module: str, rows: slice | None, cols: slice | None) -> Int4Weight:
-        layout = self._awq_layout(module)
-        outputs, inputs = bounds(rows, layout.outputs), bounds(cols, layout.inputs)
-        words, groups = layout.words(outputs), group_span(inputs, layout.group_size)
-        columns = words[0] * PER_WORD, words[1] * PER_WORD
-        weight = awq_to_int4(
-            self._read(f"{module}.qweight", inputs, words),
-            self._read(f"{module}.qzeros", groups, words),
-            self._read_scales(f"{module}.scales", groups, columns),
-        )
-        return weight.rows(slice(outputs[0] - columns[0], outputs[1] - columns[0]))
-
-    def _awq_layout(self, module: str) -> AwqLayout:
-        group_size = check_awq_config(self.config, module)
-        names = [f"{module}.{field}" for field in AWQ_FIELDS]
-        for name in names:
-            if not self.has(name):
-                raise self._missing(name)
-        self._dense_entry(names[2])
-        for name in names[:2]:
-            self._check_dtype(name, ("I32",))
-        qweight, qzeros, scales = (self._entries[name].shape for name in names)
-        return AwqLayout.of(module, qweight, qzeros, scales, group_size)
-
-    def _read_scales(self, name: str, groups: Span, columns: Span) -> Tensor:
-        return scales_exactly(name, check_finite(name, self._read(name, groups, columns)), self.report)
-
-    def _matrix_shape(self, name: str) -> tuple[int, int]:
-        shape = self._dense_entry(name).shape
+    def _dense(self, module: str, rows: slice | None, cols: slice | None) -> Tensor:
+        name = f"{module}.weight"
+        shape = self._stored.shape(name, DENSE_DTYPES)
         if len(shape) != 2:
             raise CheckpointError(f"{name} has the shape {list(shape)}, not that of a matrix.", cure=FETCH_AGAIN)
-        return shape[0], shape[1]
+        return check_finite(name, self._stored.read(name, bounds(rows, shape[0]), bounds(cols, shape[1])))
 
-    def _dense_entry(self, name: str) -> Entry:
-        if name not in self._entries:
-            raise self._missing(name)
-        self._check_dtype(name, DENSE_DTYPES)
-        return self._entries[name]
 
-    def _check_dtype(self, name: str, allowed: tuple[str, ...]) -> None:
-        dtype = self._entries[name].dtype
-        if dtype not in allowed:
-            raise UnsupportedModelError(
-                f"{name} has the data type {dtype}, which is not supported.",
-                cure="Use a checkpoint in float32, float16, bfloat16 or AutoAWQ (gemm).",
-            )
+def check_format(quant: Settings, module: str, fields: Mapping[str, Entry]) -> None:
+    """Raises UnsupportedModelError if the config says that a quantized module is in a format that labkit cannot read.
 
-    def _read(self, name: str, rows: tuple[int, int] | None = None, cols: tuple[int, int] | None = None) -> Tensor:
-        entry = self._entries[name]
-        index = tuple(slice(*part) for part in (rows, cols) if part)
-        try:
-            handle = self._open(entry.file)
-            value: Tensor = handle.get_slice(entry.name)[index] if index else handle.get_tensor(entry.name)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{entry.file} cannot be read ({error}).", cure=FETCH_AGAIN) from error
-        self._mark(name, value.nbytes)
-        return value
-
-    def _open(self, file: Path) -> Any:
-        if file not in self._files:
-            self._files[file] = safe_open(str(file), framework="pt")
-        return self._files[file]
+    fields: the module's tensors by the last part of their names; only headers are looked at.
+    """
+    names = tuple(dict.fromkeys((*(entry.name.rpartition(".")[0] for entry in fields.values()), module)))
+    if "weight_packed" in fields:
+        scheme_of(quant, module, names)
+    elif words_packing(quant, module) == "awq":
+        awq_group_size(quant, module, names)
+    else:
+        gptq_settings(quant, module, names)
