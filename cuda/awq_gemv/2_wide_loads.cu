@@ -1,5 +1,5 @@
 // Idea: a thread takes 16 bytes of weights with one load, and uses them for all rows of x.
-// Removes three of four loads of weights, half of their sectors, and their reading again for every row.
+// Removes three of four loads of weights, as many of their sectors, and their reading again for every row.
 //
 // y[m][n] = sum_k w[n][k] x[m][k] (+ residual[m][n]), w = (q - z) s or q s + b, for up to ROWS rows of x.
 // awq_gemv_silu_mul: the weight is [gate | up], and y = silu(gate x) (up x).

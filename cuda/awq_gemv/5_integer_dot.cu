@@ -1,13 +1,14 @@
 // Idea: x is split into bytes, and one instruction multiplies four of them by four nibbles and adds exactly.
-// Removes three of every four multiplications, and the conversion of each weight.
+// Removes a quarter of the multiplications, and the conversion of each weight.
 //
 // y[m][n] = sum_k w[n][k] x[m][k] (+ residual[m][n]), w = (q - z) s or q s + b, for up to ROWS rows of x.
 // awq_gemv_silu_mul: the weight is [gate | up], and y = silu(gate x) (up x).
 //
 // Over 128 inputs, x = unit (65536 high + 256 middle + low) with unit a power of two, high a signed byte, the others
-// unsigned ones: fixed point with 22 bits and a sign, which the largest |x| fills. Numbers down to 2^-11 of it keep all
-// their bits, and smaller ones lose what an fp32 sum with the largest would lose. Integer sums (dp4a) are exact; group
-// by group they become fp32. An infinity or a NaN in x reaches every result of its row through the sum of x.
+// unsigned ones: fixed point with 23 bits and a sign, which the largest |x| fills. Numbers down to 2^-12 of it keep all
+// their bits, smaller ones are rounded to a multiple of unit, whether the largest counts in a result or meets q = z.
+// Integer sums (dp4a) are exact; group by group they become fp32. An infinity or a NaN in x reaches every result of its
+// row through the sum of x.
 //   GROUP       inputs that share a scale: 32, 64 or 128
 //   SCALE_BIAS  1: a group has (scale, bias); 0: (scale, zero)
 //   ROWS        rows of x at most: 1, 2, 4 or 8
@@ -128,11 +129,11 @@ __device__ __forceinline__ void load(const Place& at, int end, int rows, int gro
   }
 }
 
-// The power of two that makes a batch's largest |x| fill 22 bits; subnormal and zero rows get the smallest half's.
+// The power of two that makes a batch's largest |x| fill 23 bits; subnormal and zero rows get the smallest half's.
 __device__ __forceinline__ float unit_of(float largest) {
   constexpr float SMALLEST = 1.0f / (1 << 24);
   const unsigned exponent = __float_as_uint(fmaxf(largest, SMALLEST)) >> 23;
-  return __uint_as_float((exponent - 21) << 23);
+  return __uint_as_float((exponent - 22) << 23);
 }
 
 // The warp's x from registers to shared memory, with the sum over each chunk, which eight lanes hold.
@@ -151,12 +152,8 @@ __device__ __forceinline__ void share_x(const half2 (&x)[ROWS][2], SharedX& shar
     largest = warp_max(largest);
     const float unit = unit_of(largest);
     const float scale = __uint_as_float((254u << 23) - __float_as_uint(unit));  // 1 / unit
-    // 1.5 * 2^23 has integers as its last bits, negative ones too.
-    constexpr float INTEGERS = 12582912.0f;
-    const unsigned a = __float_as_uint(fmaf(front.x, scale, INTEGERS)) - __float_as_uint(INTEGERS);
-    const unsigned b = __float_as_uint(fmaf(back.x, scale, INTEGERS)) - __float_as_uint(INTEGERS);
-    const unsigned c = __float_as_uint(fmaf(front.y, scale, INTEGERS)) - __float_as_uint(INTEGERS);
-    const unsigned d = __float_as_uint(fmaf(back.y, scale, INTEGERS)) - __float_as_uint(INTEGERS);
+    const int a = __float2int_rn(front.x * scale), b = __float2int_rn(back.x * scale);
+    const int c = __float2int_rn(front.y * scale), d = __float2int_rn(back.y * scale);
     const unsigned ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);  // a0 b0 a1 b1, c0 d0 c1 d1
     chunk.x[m][LOW][lane % 8] = __byte_perm(ab, cd, 0x5410);
     chunk.x[m][MIDDLE][lane % 8] = __byte_perm(ab, cd, 0x7632);

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labkit.awq.source import DenseSource
 from labkit.engine.open_tokenizer import open_tokenizer
-from labkit.errors import ConfigError, TokenizerError
+from labkit.errors import CheckpointError, ConfigError, TokenizerError
 
 DEFAULT_TEXT = Path(__file__).resolve().parents[1] / "assets" / "text" / "addresses-1790-1914.txt"  # public domain
 
@@ -26,13 +26,9 @@ def read_text(path: Path | None) -> str:
 def calibration_ids(source: DenseSource, text: str, windows: int, window: int) -> Tensor:
     """int64 [windows, window]: the text's first tokens, or windows spread evenly over a longer one.
 
-    Raises ConfigError if the text is too short, TokenizerError if the model has no tokenizer.
+    Raises ConfigError if the text is too short, and as ``text_ids`` does.
     """
-    tokenizer = open_tokenizer(source)
-    if tokenizer is None:
-        cure = "Put the original model's tokenizer.json beside its weights."
-        raise TokenizerError(f"{source.path.name} has no tokenizer to read the calibration text with.", cure=cure)
-    ids = torch.tensor(tokenizer.encode(text, special=False))
+    ids = torch.tensor(text_ids(source, text))
     if len(ids) < windows * window:
         raise ConfigError(
             f"The calibration text has {len(ids)} tokens; {windows} windows of {window} need {windows * window}.",
@@ -40,3 +36,17 @@ def calibration_ids(source: DenseSource, text: str, windows: int, window: int) -
         )
     step = (len(ids) - window) // max(windows - 1, 1)
     return torch.stack([ids[i * step : i * step + window] for i in range(windows)])
+
+
+def text_ids(source: DenseSource, text: str) -> list[int]:
+    """The tokens of a text. Raises TokenizerError if the model has no tokenizer, CheckpointError if that makes tokens
+    which the model does not have."""
+    tokenizer = open_tokenizer(source)
+    if tokenizer is None:
+        cure = "Put the original model's tokenizer.json beside its weights."
+        raise TokenizerError(f"{source.path.name} has no tokenizer to read a text with.", cure=cure)
+    ids, size = tokenizer.encode(text, special=False), source.model_config.vocab_size
+    if ids and max(ids) >= size:
+        message = f"The tokenizer of {source.path.name} makes the token {max(ids)}, but the vocabulary ends at {size}."
+        raise CheckpointError(message, cure="Fetch the tokenizer again, from the same revision as the weights.")
+    return ids

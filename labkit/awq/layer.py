@@ -22,18 +22,20 @@ UNCLIPPED = ("self_attn.q_proj", "self_attn.k_proj")
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What is done to a layer. scopes: all of them; wanted: modules that become INT4, by name within the layer."""
+    """What is done to a layer. scopes: all of them; wanted: modules that become INT4, by name within the layer; prefix:
+    what makes their full names, for messages."""
 
     scopes: list[Scope]
     wanted: frozenset[str]
     group_size: int
+    prefix: str = ""
 
 
 def round_layer(tensors: Mapping[str, Tensor], plan: LayerPlan) -> Weights:
     """Round to nearest, nothing else. tensors: fp32, by name within the layer; returns the layer's tensors by name."""
     result: Weights = dict(tensors)
     for module in plan.wanted:
-        result[f"{module}.weight"] = quantize(module, tensors[f"{module}.weight"], plan.group_size)
+        result[f"{module}.weight"] = quantize(plan.prefix + module, tensors[f"{module}.weight"], plan.group_size)
     return result
 
 
@@ -52,7 +54,7 @@ def awq_layer(tensors: dict[str, Tensor], plan: LayerPlan, seen: Mapping[str, In
             if module in plan.wanted:
                 weight, inputs = tensors[f"{module}.weight"], seen[scope.first]
                 shares = _ranges(module, weight, inputs, spreads[scope.first], plan.group_size)
-                result[f"{module}.weight"] = quantize(module, weight, plan.group_size, shares)
+                result[f"{module}.weight"] = quantize(plan.prefix + module, weight, plan.group_size, shares)
     return result
 
 

@@ -26,21 +26,20 @@ class Partial:
     """The finished layers of one run.
 
     run: what decides the result, as JSON holds it: settings, a fingerprint of the model, of the calibration text, and
-    the versions of the programs. Raises ConfigError if the folder holds anything but an interrupted run of this kind.
+    the versions of the programs. Raises ConfigError if the folder ``out``, which must be there, holds anything but an
+    interrupted run of this kind.
     """
 
     def __init__(self, out: Path, run: dict[str, Any]) -> None:
         self.folder = out / ".partial"
         self._run = json.loads(json.dumps(run))
-        if out.exists() and not out.is_dir():
-            raise ConfigError(f"{out} is a file.", cure="Name a folder that is empty or does not exist.")
         if (self.folder / STATE).is_file():
             self._check_same_run(out)
-        elif out.is_dir() and any(out.iterdir()):
-            cure = "Name a folder that is empty or does not exist."
+        elif any(path != self.folder for path in out.iterdir()) or any(self.folder.glob("*.safetensors")):
+            cure = "Name a folder that is empty or does not exist; `labkit eval perplexity` measures a finished model."
             raise ConfigError(f"{out} is not empty, and what it holds is no interrupted run.", cure=cure)
         else:
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(exist_ok=True)  # it is there if a run was stopped before it had begun
             self._write_state()
         (self.folder / SCRATCH).unlink(missing_ok=True)
 

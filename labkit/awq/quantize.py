@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from labkit import __version__
+from labkit.awq.alone import alone
+from labkit.awq.around import check_around
 from labkit.awq.calibration import calibration_ids, read_text
 from labkit.awq.folder import Tensors, write_config, write_tokenizer, write_weights
 from labkit.awq.formats import can_hold, file_tensors, quantization_config
@@ -57,22 +59,24 @@ def quantize(
 ) -> QuantizeReport:
     """Quantize the checkpoint at ``model`` into the folder ``out``, which is new, empty, or holds an interrupted run.
 
-    calibration: a UTF-8 text file; None takes the one of the package.
+    calibration: a UTF-8 text file; None takes the one of the package. The method rtn reads none.
     Raises ConfigError for a wrong setting, text or folder, CheckpointError or UnsupportedModelError for the model,
     TokenizerError if it has no tokenizer, OSError from the disk.
     """
     settings = settings or QuantizeSettings()
+    if settings.method == "rtn" and calibration is not None:
+        raise ConfigError("The method rtn reads no calibration text.", cure="Give none, or use the method awq.")
     source = DenseSource(model)
-    run = _Run(source, settings, calibration, out, progress or (lambda done, total, text: None))
-    resumed = run.layers()
-    return run.finish(resumed)
+    run = _Run(source, settings, calibration, progress or (lambda done, total, text: None))
+    with alone(out):
+        return run.write(out)
 
 
 class _Run:
     def __init__(
-        self, source: DenseSource, settings: QuantizeSettings, calibration: Path | None, out: Path, progress: Progress
+        self, source: DenseSource, settings: QuantizeSettings, calibration: Path | None, progress: Progress
     ) -> None:
-        self._source, self._settings, self._out, self._progress = source, settings, out, progress
+        self._source, self._settings, self._progress = source, settings, progress
         self._config, self._count = source.model_config, source.model_config.num_hidden_layers
         self._plans = [self._plan(number) for number in range(self._count)]
         if not any(plan.wanted for plan in self._plans):
@@ -80,10 +84,15 @@ class _Run:
                 f"No linear module of {source.path.name} can be quantized in groups of {settings.group_size}.",
                 cure="Choose a smaller --group-size that divides the inputs, or skip less.",
             )
+        check_around(source)
         self._ids: Tensor | None = None
         if settings.method == "awq":
             self._ids = calibration_ids(source, read_text(calibration), settings.windows, settings.window)
-        self._partial = Partial(out, self._identity())
+
+    def write(self, out: Path) -> QuantizeReport:
+        """Do what is not done yet in the folder ``out``."""
+        self._out, self._partial = out, Partial(out, self._identity())
+        return self._finish(self._layers())
 
     def _plan(self, number: int) -> LayerPlan:
         scopes, size = scopes_of(self._config, number), self._settings.group_size
@@ -93,7 +102,7 @@ class _Run:
             for module, outputs in scope.readers.items()
             if can_hold(outputs, len(scope.tie), size) and not self._settings.skips(f"model.layers.{number}.{module}")
         }
-        return LayerPlan(scopes, frozenset(wanted), size)
+        return LayerPlan(scopes, frozenset(wanted), size, f"model.layers.{number}.")
 
     def _identity(self) -> dict[str, Any]:
         """All that decides the bytes of the result."""
@@ -102,7 +111,7 @@ class _Run:
         model = self._source.fingerprint()
         return {"settings": self._settings.to_dict(), "model": model, "calibration text": text, "programs": programs}
 
-    def layers(self) -> int:
+    def _layers(self) -> int:
         """Finish every layer; returns how many were finished before."""
         done = [self._partial.has(number) for number in range(self._count)]
         hidden = self._embedded() if self._ids is not None and not all(done) else None
@@ -139,7 +148,7 @@ class _Run:
                 tensors[prefix + name] = self._source.as_written(prefix + name, weight)
         self._partial.save(number, tensors)
 
-    def finish(self, resumed: int) -> QuantizeReport:
+    def _finish(self, resumed: int) -> QuantizeReport:
         """Write the folder from the finished layers and the tensors around them."""
         self._progress(self._count, self._count, "writing")
         write_weights(self._out, self._pieces())

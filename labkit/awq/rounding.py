@@ -62,12 +62,15 @@ def rounded(weight: Tensor, group_size: int) -> Tensor:
 def quantize(name: str, weight: Tensor, group_size: int, keep: Tensor | float = 1.0) -> Int4Weight:
     """fp32 [N, K] as INT4 of the form scale_zero. keep: as of ``Grid.of``.
 
-    Raises UnsupportedModelError if a scale is beyond half; ``name`` is the module that the message names.
+    Raises UnsupportedModelError if a scale is beyond half, or every weight below what half's smallest scale can tell
+    from 0; ``name`` is the module that the message names.
     """
+    cure = "Leave it in 16 bits with --skip."
+    if 0 < float(weight.abs().max()) < LEVELS * SMALLEST_SCALE:
+        raise UnsupportedModelError(f"{name} has weights too small for half-precision scales.", cure=cure)
     groups = grouped(weight, group_size)
     grid = Grid.of(groups, keep)
     if not bool(grid.scale.isfinite().all()):
-        cure = "Leave it in 16 bits with --skip."
         raise UnsupportedModelError(f"{name} has weights too large for half-precision scales.", cure=cure)
     q = grid.nearest(groups).to(torch.uint8).flatten(1)
     pairs = torch.cat((grid.scale, grid.zero), dim=-1).half()

@@ -110,11 +110,16 @@ def best_shares(weight: Tensor, gram: Tensor, group_size: int) -> Tensor:
 
 def _shares(groups: Tensor, gram: Tensor) -> Tensor:
     best = torch.ones(*groups.shape[:2], 1)
-    smallest = torch.full_like(best, torch.inf)
-    for share in SHARES:
-        error = (Grid.of(groups, share).rounded(groups) - groups).transpose(0, 1)  # [K / g, N, g]
-        loss = ((error @ gram) * error).sum(-1, keepdim=True).transpose(0, 1)
+    smallest = _range_loss(groups, gram, SHARES[0])  # NaN if no half holds the scale: a cut would only hide that
+    for share in SHARES[1:]:
+        loss = _range_loss(groups, gram, share)
         better = loss < smallest
         best[better] = share
         smallest = torch.where(better, loss, smallest)
     return best
+
+
+def _range_loss(groups: Tensor, gram: Tensor, share: float) -> Tensor:
+    """d^T (x^T x) d of each group: fp32 [N, K / g, 1]."""
+    error = (Grid.of(groups, share).rounded(groups) - groups).transpose(0, 1)  # [K / g, N, g]
+    return ((error @ gram) * error).sum(-1, keepdim=True).transpose(0, 1)

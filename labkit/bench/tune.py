@@ -34,20 +34,25 @@ def tune(shapes: Sequence[WeightShape], rows: Sequence[int] = ROWS, progress: Pr
     """Measure every shape on the current GPU, store the table for its device name, and return what was measured.
 
     An older table of the same software and kernels keeps its other shapes. Raises ExecutorError without a GPU,
-    ConfigError without anything to measure, and OSError if the user's cache folder cannot be written.
+    ConfigError without anything to measure or for what does not fit its memory, and OSError if the user's cache folder
+    cannot be written.
     """
+    if not shapes or not rows or min(rows) < 1:
+        raise ConfigError("There is nothing to measure.", cure="Name shapes, and numbers of rows from 1.")
     if not torch.cuda.is_available():
         cure = "Run it on the machine with the GPU; without a table the defaults hold, which labkit doctor names."
         raise ExecutorError("labkit tune measures on an NVIDIA GPU, and torch sees none.", cure=cure)
-    if not shapes or not rows or min(rows) < 1:
-        raise ConfigError("There is nothing to measure.", cure="Name shapes, and numbers of rows from 1.")
     device, measured = torch.device("cuda", torch.cuda.current_device()), list[Measured]()
     for done, shape in enumerate(shapes):
-        weights = random_weights(shape, rotations(weight_bytes(shape), device), device)
-        for step, count in enumerate(rows):
-            if progress:
-                progress(done * len(rows) + step, len(shapes) * len(rows), f"{shape}, {count} rows")
-            measured.append(measure(shape, count, weights))
+        try:
+            weights = random_weights(shape, rotations(weight_bytes(shape), device), device)
+            for step, count in enumerate(rows):
+                if progress:
+                    progress(done * len(rows) + step, len(shapes) * len(rows), f"{shape}, {count} rows")
+                measured.append(measure(shape, count, weights))
+        except torch.OutOfMemoryError as error:
+            message = f"The memory of this GPU does not suffice for {shape} with up to {max(rows)} rows."
+            raise ConfigError(message, cure="Name a smaller --shapes, or fewer --rows.") from error
     table = _table(device, measured)
     store_table(table.merged(_older(table.device)))
     table_for.cache_clear()

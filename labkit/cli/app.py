@@ -15,6 +15,7 @@ import typer
 
 from labkit.cli import answer, machine, measure
 from labkit.cli.build import build
+from labkit.cli.gemv import bench_gemv
 from labkit.cli.quantize import quantize
 from labkit.cli.sim import bench_sim, sim
 from labkit.cli.tune import tune
@@ -39,6 +40,7 @@ app.add_typer(bench, name="bench")
 bench.callback()(lambda: None)
 bench.command("run")(measure.bench_run)
 bench.command("sim")(bench_sim)
+bench.command("gemv")(bench_gemv)
 app.add_typer(evaluate, name="eval")
 evaluate.callback()(lambda: None)
 evaluate.command("perplexity")(measure.eval_perplexity)

@@ -15,13 +15,13 @@ from rich.table import Table
 
 from labkit.cli import options as o
 from labkit.cli.progress import progress_bar
-from labkit.errors import ConfigError
+from labkit.errors import ConfigError, TokenizerError
 
 if TYPE_CHECKING:
     from labkit.awq.quantize import QuantizeReport
     from labkit.awq.settings import QuantizeSettings
 
-WINDOW, STRIDE = 512, 256  # tokens, of the perplexities: fits every model that can be quantized
+WINDOW = 512  # tokens, of the perplexities, where the model takes that many; each window scores its second half
 
 
 def quantize(
@@ -52,14 +52,16 @@ def quantize(
     from labkit.model.resolve import resolve_model
 
     settings = QuantizeSettings(group_size, format, method, tuple(skip or ()), windows, window)
-    folder, scored = _folder(out), _scored_text(text, calibration, max_tokens) if perplexity else None
+    folder, scored = _folder(out), _scored_text(text, settings, calibration, max_tokens) if perplexity else None
     with progress_bar() as progress:
         source = resolve_model(model, progress=lambda what, done, total: progress(done, total, what))
+        window_scored = _scored_window(source, scored[0]) if scored else 0
         report = run(source, folder, settings, calibration=calibration, progress=progress)
         document = _document(model, settings, report)
         if scored is not None:
             content, name = scored
-            document["perplexity"] = _perplexities(source, folder, settings, content, max_tokens, progress)
+            limits = {"window": window_scored, "stride": window_scored // 2, "max_tokens": max_tokens}
+            document["perplexity"] = _perplexities(source, folder, settings, content, limits, progress)
             document["text"] = name
     if as_json:
         o.print_json(document)
@@ -70,10 +72,14 @@ def quantize(
 def _folder(out: str) -> Path:
     if not out:
         raise ConfigError("--out is empty.", cure="Name a folder.")
+    if "\0" in out:
+        raise ConfigError("--out holds a zero byte.", cure="Name a folder.")
     return Path(os.path.expanduser(out))
 
 
-def _scored_text(text: Path | None, calibration: Path | None, max_tokens: int | None) -> tuple[str, str]:
+def _scored_text(
+    text: Path | None, settings: QuantizeSettings, calibration: Path | None, max_tokens: int | None
+) -> tuple[str, str]:
     """(the text that perplexities are taken on, its name): wrong ones are told before the work begins."""
     from labkit.awq.calibration import read_text
     from labkit.bench.texts import DEFAULT_TEXT
@@ -82,10 +88,30 @@ def _scored_text(text: Path | None, calibration: Path | None, max_tokens: int | 
     if max_tokens is not None and max_tokens < 2:
         raise ConfigError(f"max_tokens is {max_tokens}.", cure="Give a whole number from 2, or nothing for all.")
     content = _read_text(text or DEFAULT_TEXT)
-    if content == read_text(calibration):
+    if settings.method == "awq" and content == read_text(calibration):
         cure = "Give another --text or another --calibration, or measure nothing with --no-perplexity."
         raise ConfigError("The text to measure on is the calibration text: that flatters.", cure=cure)
     return content, str(text or DEFAULT_TEXT.name)
+
+
+def _scored_window(model: Path, text: str) -> int:
+    """Tokens that the model sees at once while it is scored: a model or text that cannot be is told before the work.
+
+    Raises TokenizerError for a model without a tokenizer, ConfigError for a text of fewer than two tokens.
+    """
+    from labkit.awq.calibration import text_ids
+    from labkit.awq.source import DenseSource
+
+    source = DenseSource(model)
+    try:
+        count = len(text_ids(source, text))
+    except TokenizerError as error:
+        raise TokenizerError(error.message, cure=f"{error.cure} Or measure nothing: --no-perplexity.") from None
+    if count < 2:
+        cure = "Give a longer --text, or measure nothing with --no-perplexity."
+        raise ConfigError(f"The text to measure on has {count} token(s).", cure=cure)
+    room = source.model_config.max_position_embeddings - 2  # a begin token, and one that would be generated
+    return min(WINDOW, room)
 
 
 def _document(model: str, settings: QuantizeSettings, report: QuantizeReport) -> dict[str, Any]:
@@ -106,28 +132,28 @@ def _document(model: str, settings: QuantizeSettings, report: QuantizeReport) ->
 
 
 def _perplexities(
-    source: Path, folder: Path, settings: QuantizeSettings, text: str, max_tokens: int | None, progress: Any
+    source: Path, folder: Path, settings: QuantizeSettings, text: str, limits: dict[str, Any], progress: Any
 ) -> dict[str, float]:
     """Of the source, of the same model rounded to nearest, and of what was written; all computed in fp32."""
     from labkit.awq.quantize import quantize as run
 
-    scores = {"before": _score(source, text, max_tokens, progress, "before")}
+    scores = {"before": _score(source, text, limits, progress, "before")}
     if settings.method != "rtn":
         with tempfile.TemporaryDirectory(prefix=".rtn-", dir=folder.parent) as scratch:
             run(source, Path(scratch), replace(settings, method="rtn"), progress=progress)
-            scores["rtn"] = _score(Path(scratch), text, max_tokens, progress, "round to nearest")
-    return scores | {settings.method: _score(folder, text, max_tokens, progress, settings.method)}
+            scores["rtn"] = _score(Path(scratch), text, limits, progress, "round to nearest")
+    return scores | {settings.method: _score(folder, text, limits, progress, settings.method)}
 
 
-def _score(model: Path, text: str, max_tokens: int | None, progress: Any, what: str) -> float:
+def _score(model: Path, text: str, limits: dict[str, Any], progress: Any, what: str) -> float:
     from labkit.bench.perplexity import perplexity
     from labkit.engine.llm import LLM
 
     def scored(done: int, total: int) -> None:
         progress(done, total, f"perplexity {what}: {done} of {total} tokens")
 
-    with LLM(model, dtype="float32") as llm:
-        return perplexity(llm, text, window=WINDOW, stride=STRIDE, max_tokens=max_tokens, progress=scored).perplexity
+    with LLM(model.absolute(), dtype="float32") as llm:  # a name that begins with ~ is no home folder by now
+        return perplexity(llm, text, **limits, progress=scored).perplexity
 
 
 NAMES = {"before": "before", "rtn": "round to nearest", "awq": "AWQ"}

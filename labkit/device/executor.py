@@ -44,7 +44,7 @@ def executor_for(*tensors: Any) -> str:
     if chosen == "torch":
         return "torch"
     for tensor in tensors:
-        if tensor.is_cuda:
+        if getattr(tensor, "is_cuda", False):  # what is no tensor is for the operation to refuse
             return "cuda"
     if chosen == "cuda":
         raise ExecutorError("The executor is cuda, but the tensors lie in CPU memory.", cure="Move them with .cuda().")

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
-from labkit.errors import KernelArgumentError
 from labkit.ops.checks import WARP, WIDEST_LOAD, chosen_rung, dense_rows, named_sizes
 from labkit.ops.split_k import arrival_counters
+from labkit.ops.weight_checks import check_packed
 from labkit.quant.int4 import Form
-from labkit.quant.pack import CHUNK, GROUP_SIZES, PER_WORD, TILE, PackedInt4, unpack
+from labkit.quant.pack import CHUNK, PackedInt4, unpack
 
 RUNGS = ["1_one_warp", "2_swizzled", "3_double_buffer", "4_small_m", "5_large_tile"]
 SMALL_M = 16  # rows up to which 4_small_m runs unless another rung is asked for
@@ -54,10 +53,10 @@ def awq_gemm(x: Tensor, weight: PackedInt4, *, rung: str | None = None) -> Tenso
     after the other, or that does not start at a multiple of 16 bytes, is copied first.
     Raises KernelArgumentError for shapes and dtypes that the kernels do not take.
     """
-    if executor_for(x) == "torch":
+    check_packed("awq_gemm", weight)
+    if executor_for(x, weight.data) == "torch":
         return reference(x, weight)
     rows = dense_rows("awq_gemm", "x", x)
-    check_weight("awq_gemm", weight)
     outputs, inputs = weight.shape
     count = named_sizes("awq_gemm", {"x": (rows, torch.float16, ("rows", inputs))})["rows"]
     rung = chosen_rung("awq_gemm", rung, RUNGS) if rung is not None or count > SMALL_M else "4_small_m"
@@ -77,24 +76,6 @@ def reference(x: Tensor, weight: PackedInt4) -> Tensor:
 def macros(group_size: int, form: Form) -> dict[str, int]:
     """How the kernels are compiled for weights of one kind; N, K and the number of rows are arguments."""
     return {"GROUP": group_size, "SCALE_BIAS": int(form == "scale_bias")}
-
-
-def check_weight(op: str, weight: Any) -> None:
-    """Raises KernelArgumentError for what is no ``PackedInt4``, or one whose data has not the shape that it says."""
-    if not isinstance(weight, PackedInt4):
-        message = f"{op}: the weight is a {type(weight).__name__}."
-        raise KernelArgumentError(message, cure="Pack it for the kernels: labkit.quant.pack.pack(weight).")
-    data, size = weight.data, weight.group_size
-    tiles, words = -(-weight.outputs // TILE), TILE + TILE * size // PER_WORD
-    groups = data.shape[1] if data.dim() == 3 else 0
-    if data.dtype != torch.int32 or size not in GROUP_SIZES or not groups or data.shape != (tiles, groups, words):
-        what = f"{data.dtype} {list(data.shape)} for groups of {size}"
-        wanted = f"torch.int32 [{tiles}, groups, {words}] for groups of 32, 64 or 128"
-        message = f"{op}: the weight's data is {what}; expected is {wanted}."
-        raise KernelArgumentError(message, cure="Make it with labkit.quant.pack.pack.")
-    if data.data_ptr() % WIDEST_LOAD:
-        message = f"{op}: the weight's data does not start at a multiple of {WIDEST_LOAD} bytes."
-        raise KernelArgumentError(message, cure="Call .clone() on it.")
 
 
 def splits(rows: int, outputs: int, inputs: int) -> int:

@@ -21,6 +21,7 @@ from labkit.ops.checks import WARP, chosen_rung
 from labkit.ops.gemv import MOST_ROWS, Operands, operands, reference_product, row_class
 from labkit.ops.silu_mul import reference as silu_reference
 from labkit.ops.split_k import arrival_counters
+from labkit.ops.weight_checks import check_packed
 from labkit.quant.int4 import Form
 from labkit.quant.pack import TILE, PackedInt4, unpack
 
@@ -30,7 +31,8 @@ RUNGS = ["1_naive", "2_wide_loads", "3_magic_halves", "4_split_k", "5_integer_do
 STEP = {"4_split_k": 0, "5_integer_dot": 128}  # inputs that a warp of a rung with split K takes at a time; 0: a group
 V100_PROCESSORS = 80
 FULL = 16  # warps that keep a multiprocessor's share of the memory busy
-FEWEST_STEPS = 3  # of a warp: with fewer, adding up the shares of K costs more than they save
+FEWEST_STEPS = 2  # of a warp: with fewer, adding up the shares of K costs more than they save
+EVEN = 0.9  # of the multiprocessors busy in the last round of blocks: then nothing is gained by smaller ones
 
 
 def awq_gemv(
@@ -43,13 +45,14 @@ def awq_gemv(
     Raises KernelArgumentError for what the kernels do not take.
     """
     _check(weight, residual, silu_mul)
-    given = operands("awq_gemv", x, None if silu_mul else residual, *weight.shape)
     if executor_for(x, weight.data) == "torch":
         return reference(x, weight, residual=residual, silu_mul=silu_mul)
+    given = operands("awq_gemv", x, residual, *weight.shape)
     rung = chosen_rung("awq_gemv", rung, RUNGS)
     if silu_mul:
         given = given._replace(y=x.new_empty(len(x), weight.shape[0] // 2))
-    _launch(rung, given, weight, silu_mul)
+    if given.y.numel():
+        _launch(rung, given, weight, silu_mul)
     return given.y
 
 
@@ -79,12 +82,13 @@ def _launch(rung: str, given: Operands, weight: PackedInt4, silu_mul: bool) -> N
     entry = "awq_gemv_silu_mul" if silu_mul else "awq_gemv"
     kernel, warps = _kernel(rung, entry, weight.group_size, weight.form, size)
     columns, outputs_of_column = _columns(rung, width, size, silu_mul)
-    partials = arrivals = None
+    partials: Out | None = None
+    arrivals: Tensor | None = None
     if rung in STEP:
         splits = shares_of_k(columns, inputs // (STEP[rung] or weight.group_size), warps, given.x.device)
         grid = columns, splits
         if splits > 1:
-            partials = torch.empty(columns * splits * size * outputs_of_column, device=given.x.device)
+            partials = Out(torch.empty(columns * splits * size * outputs_of_column, device=given.x.device))
             arrivals = arrival_counters(given.x.device, columns)
     else:
         grid = -(-columns // warps), rows if rung == RUNGS[0] else 1
@@ -101,8 +105,13 @@ def _columns(rung: str, width: int, size: int, silu_mul: bool) -> tuple[int, int
 
 
 def shares_of_k(columns: int, steps: int, warps: int, device: torch.device) -> int:
-    """Blocks that share K: so many that every multiprocessor has FULL warps, and each warp FEWEST_STEPS steps."""
+    """Blocks that share K: so many that every multiprocessor has FULL warps, and each warp FEWEST_STEPS steps.
+
+    One, where the columns alone keep the multiprocessors evenly busy. (Measured on an H200, docs/int4.md.)
+    """
     processors = _processors(device.index or 0) if device.type == "cuda" else V100_PROCESSORS
+    if columns / (-(-columns // processors) * processors) >= EVEN:
+        return 1
     wanted = round(FULL * processors / (columns * warps))
     return max(1, min(wanted, steps // (FEWEST_STEPS * warps)))
 
@@ -113,9 +122,7 @@ def _processors(index: int) -> int:
 
 
 def _check(weight: PackedInt4, residual: Tensor | None, silu_mul: bool) -> None:
-    if not isinstance(weight, PackedInt4):
-        message = f"awq_gemv: the weight is a {type(weight).__name__}."
-        raise KernelArgumentError(message, cure="Pack it with labkit.quant.pack.pack.")
+    check_packed("awq_gemv", weight)
     if not silu_mul:
         return
     if residual is not None:

@@ -18,6 +18,7 @@ from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
 from labkit.ops.checks import WARP, WIDEST_LOAD, chosen_rung, named_sizes
 from labkit.ops.half_matmul import half_matmul
+from labkit.ops.weight_checks import check_packed
 from labkit.ops.workspace import HalfWorkspace
 from labkit.quant.int4 import Form
 from labkit.quant.pack import TILE, PackedInt4, unpack
@@ -35,6 +36,7 @@ def dequant_int4(
     are left out. out: dense fp16 [rows, K] to write to, which is then returned.
     Raises KernelArgumentError for another range, and for an out that does not fit or starts at an odd address.
     """
+    check_packed("dequant_int4", weight)
     first, last = _tile_range(weight, tiles)
     rows, inputs = min(weight.outputs, last * TILE) - first * TILE, weight.shape[1]
     part = PackedInt4(weight.data[first:last], rows, weight.group_size, weight.form)
@@ -43,8 +45,9 @@ def dequant_int4(
     if executor_for(weight.data, w) == "torch":
         return w.copy_(reference(part))
     rung = chosen_rung("dequant_int4", rung, RUNGS)
-    _check_address("weight", part.data)
-    _check_address("out", w)
+    if not w.is_contiguous() or w.data_ptr() % WIDEST_LOAD:
+        message = f"dequant_int4: out is not dense, or does not start at a multiple of {WIDEST_LOAD} bytes."
+        raise KernelArgumentError(message, cure="Call .clone() on it.")
     kernel = _kernel(rung, weight.group_size, weight.form)
     kernel.launch(_blocks(rung, part), THREADS, [part.data, Out(w), rows, inputs])
     return w
@@ -97,19 +100,14 @@ def _blocks(rung: str, weight: PackedInt4) -> int:
 
 def _tile_range(weight: PackedInt4, tiles: slice | None) -> tuple[int, int]:
     count = weight.data.shape[0]
-    start, stop, step = (tiles or slice(None)).indices(count)
-    plain = tiles is None or all(end is None or 0 <= end <= count for end in (tiles.start, tiles.stop))
-    if step != 1 or stop <= start or not plain:
+    asked = slice(None) if tiles is None else tiles
+    plain = isinstance(asked, slice) and asked.step in (None, 1)
+    plain = plain and all(end is None or (type(end) is int and 0 <= end <= count) for end in (asked.start, asked.stop))
+    start, stop, _ = asked.indices(count) if plain else (0, 0, 1)
+    if stop <= start:
         message = f"dequant_int4: tiles {tiles} of {count}."
         raise KernelArgumentError(message, cure="Give a plain range of at least one tile: slice(first, last + 1).")
     return start, stop
-
-
-def _check_address(name: str, tensor: Tensor) -> None:
-    """Raises KernelArgumentError for what 16-byte instructions cannot reach."""
-    if not tensor.is_contiguous() or tensor.data_ptr() % WIDEST_LOAD:
-        message = f"dequant_int4: {name} is not dense, or does not start at a multiple of {WIDEST_LOAD} bytes."
-        raise KernelArgumentError(message, cure="Call .clone() on it.")
 
 
 def _half_from_double(exact: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class Operands(NamedTuple):
 def operands(op: str, x: Tensor, residual: Tensor | None, outputs: int, inputs: int) -> Operands:
     """Raises KernelArgumentError for other shapes and dtypes than x [1 to 8, K] and residual [rows of x, N] of fp16.
 
-    An x that is not dense, or does not start at a multiple of 16 bytes, is copied: it is small.
+    An x that is not dense, or does not start at a multiple of 16 bytes, is copied: it is small. So is a residual that
+    is not dense, or starts inside an element's place.
     """
     rows = named_sizes(op, {"x": (x, torch.float16, ("rows", inputs))})["rows"]
     if not 1 <= rows <= MOST_ROWS:
@@ -40,9 +41,14 @@ def operands(op: str, x: Tensor, residual: Tensor | None, outputs: int, inputs: 
         raise KernelArgumentError(message, cure="Use a matrix product for more.")
     if residual is not None:
         named_sizes(op, {"residual": (residual, torch.float16, (rows, outputs))})
-        residual = residual.contiguous()
+        residual = aligned(residual, residual.element_size())
+    return Operands(aligned(x, WIDEST_LOAD), residual, x.new_empty(rows, outputs))
+
+
+def aligned(x: Tensor, nbytes: int) -> Tensor:
+    """``x``, or a copy where it is not dense or does not start at a multiple of ``nbytes``."""
     x = x.contiguous()
-    return Operands(x.clone() if x.data_ptr() % WIDEST_LOAD else x, residual, x.new_empty(rows, outputs))
+    return x.clone() if x.data_ptr() % nbytes else x
 
 
 def row_class(rows: int) -> int:
@@ -78,4 +84,9 @@ def launch_split(kernel: Kernel, weights: list[Tensor], given: Operands, inputs:
 def reference_product(x: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:
     """x [M, K] times the transposed fp32 weight [N, K], plus the residual: fp32 inside, rounded once to x's dtype."""
     y = x.float() @ weight.T
-    return (y if residual is None else y + residual.float()).to(x.dtype)
+    if residual is None:
+        return y.to(x.dtype)
+    if residual.shape != y.shape:  # torch would spread one row over all
+        message = f"The residual has shape {list(residual.shape)}, the product {list(y.shape)}."
+        raise KernelArgumentError(message, cure="Check the shapes.")
+    return (y + residual.float()).to(x.dtype)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.checks import WARP, WIDEST_LOAD, chosen_rung
+from labkit.ops.checks import WARP, WIDEST_LOAD, check_tensor, chosen_rung
 from labkit.ops.gemv import THREADS, Operands, launch_split, operands, reference_product, row_class
+from labkit.ops.weight_checks import check_int8
 from labkit.quant.int8 import Int8Weight
 
 RUNGS = ["1_coalesced", "2_magic", "3_split_k"]
@@ -27,10 +28,13 @@ def gemv_int8(x: Tensor, weight: Int8Weight, *, residual: Tensor | None = None, 
     Raises KernelArgumentError for other shapes and dtypes, and for a weight that does not start at a multiple of 16
     bytes.
     """
+    check_int8("gemv_int8", weight)
     if executor_for(x, weight.q) == "torch":
         return reference(x, weight, residual=residual)
     rung = chosen_rung("gemv_int8", rung, RUNGS)
-    if not weight.q.is_contiguous() or not weight.scales.is_contiguous() or weight.q.data_ptr() % WIDEST_LOAD:
+    check_tensor("gemv_int8", "scales", weight.scales)
+    addresses = weight.q.data_ptr() % WIDEST_LOAD, weight.scales.data_ptr() % weight.scales.element_size()
+    if not weight.q.is_contiguous() or not weight.scales.is_contiguous() or any(addresses):
         message = f"gemv_int8: the weight is not dense, or does not start at a multiple of {WIDEST_LOAD} bytes."
         raise KernelArgumentError(message, cure="Call .clone() on its tensors.")
     given = operands("gemv_int8", x, residual, *weight.shape)

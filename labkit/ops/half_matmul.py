@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor
 
 from labkit.errors import KernelArgumentError
 from labkit.ops.checks import named_sizes
+from labkit.ops.weight_checks import check_int8
 from labkit.ops.workspace import HalfWorkspace
 from labkit.quant.int8 import Int8Weight
 from labkit.quant.pack import TILE
 
 CPU_ELEMENTS = 1 << 22  # of the weight that are fp32 at a time: 16 MiB
+_SETTINGS = Lock()  # torch's are those of the process: one thread would bring back what another has just forbidden
 
 
 def half_matmul(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
@@ -43,7 +46,9 @@ def int8_matmul(x: Tensor, weight: Int8Weight, workspace: HalfWorkspace) -> Tens
     The weight, each entry rounded to fp16, passes through ``workspace`` in ranges of outputs.
     Raises KernelArgumentError for shapes and dtypes that do not fit.
     """
+    check_int8("int8_matmul", weight)
     outputs, inputs = weight.shape
+    named_sizes("int8_matmul", {"x": (x, torch.float16, ("rows", inputs))})
     step = workspace.rows(inputs, TILE)
     y = x.new_empty(len(x), outputs)
     for start in range(0, outputs, step):
@@ -64,9 +69,10 @@ def _on_cpu(x: Tensor, weight: Tensor, y: Tensor) -> Tensor:
 def _fp32_sums() -> Iterator[None]:
     """cuBLAS may otherwise add up the parts of a split sum in fp16, where large activations overflow."""
     settings = torch.backends.cuda.matmul
-    before = settings.allow_fp16_reduced_precision_reduction
-    settings.allow_fp16_reduced_precision_reduction = False
-    try:
-        yield
-    finally:
-        settings.allow_fp16_reduced_precision_reduction = before
+    with _SETTINGS:
+        before = settings.allow_fp16_reduced_precision_reduction
+        settings.allow_fp16_reduced_precision_reduction = False
+        try:
+            yield
+        finally:
+            settings.allow_fp16_reduced_precision_reduction = before

@@ -11,6 +11,7 @@ from labkit.device.cache import digest
 from labkit.device.ladder import Macros
 from labkit.device.sources import read_rung
 from labkit.ops import awq_gemm, awq_gemv, dequant_int4, gemv_half, gemv_int8
+from labkit.ops.checks import named_sizes
 from labkit.ops.gemv import MOST_ROWS, ROW_CLASSES, row_class
 from labkit.ops.half_matmul import half_matmul, int8_matmul
 from labkit.ops.tuning_table import WeightShape
@@ -36,7 +37,10 @@ class Build(NamedTuple):
 
 
 def _plus(y: Tensor, residual: Tensor | None) -> Tensor:
-    return y if residual is None else residual + y
+    if residual is None:
+        return y
+    named_sizes("linear", {"residual": (residual, y.dtype, tuple(y.shape))})  # torch would spread one row over all
+    return residual + y
 
 
 # As `tuning_table.CANDIDATES` lists them. The matrix-vector kernels add the residual to their fp32 sums.

@@ -46,8 +46,8 @@ class KernelLinear:
 
     def silu_mul(self, x: Tensor) -> Tensor:
         """silu(gate) * up of x W^T = [gate | up]: [M, N / 2]; on awq_gemv rounded once, else twice."""
-        whole_tiles = self.shape.outputs % (2 * TILE) == 0
-        if isinstance(self.weight, PackedInt4) and whole_tiles and self.choice(x.shape[0]) == "awq_gemv":
+        fitting = len(x) > 0 and self.shape.outputs % (2 * TILE) == 0
+        if isinstance(self.weight, PackedInt4) and fitting and self.choice(len(x)) == "awq_gemv":
             return awq_gemv(x, self.weight, silu_mul=True)
         return silu_mul(self(x))
 
@@ -78,6 +78,8 @@ class KernelLinear:
         return ", ".join([*(f"{name} up to {rows} rows" for rows, name in first), f"{last} above" if first else last])
 
     def _run(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        if not len(x):
+            return x.new_empty(0, self.shape.outputs)
         candidate = CANDIDATES[self.shape.kind][self.choice(x.shape[0])]
         return candidate(x, self.weight, self._workspace, residual)
 

@@ -53,13 +53,17 @@ HALF_RULES: Rules = (
     Rule(8, "gemv_half", "few rows are bound by the bytes of the weights, which it reads once"),
     Rule(None, "matmul", "cuBLAS reached 101 TFLOP/s on a V100 PCIe (published, NVIDIA developer forum, topic 79781)"),
 )
+NEWER_HALF_RULES: Rules = (
+    Rule(2, "gemv_half", "as fast as the library at 1 and 2 rows (measured on an H200, docs/int4.md)"),
+    Rule(None, "matmul", "the library is faster from 4 rows on (measured on an H200, docs/int4.md)"),
+)
 V100_RULES: dict[str, Rules] = {
     "int4": (
         Rule(
             3,
             "awq_gemv",
-            "bound by bandwidth; from 4 rows on it has more to issue than a V100 can beside its loads (modelled: 6.3 "
-            "instructions a lane and weight against 4.1)",
+            "bound by bandwidth; at 4 rows its sm_70 code has 3.9 integer instructions a weight where a V100 at full "
+            "bandwidth has room for 4.7 (modelled), and the tensor cores have less to do",
         ),
         Rule(
             16,
@@ -88,7 +92,7 @@ NEWER_RULES: dict[str, Rules] = {
         Rule(None, "dequant_matmul", "the library uses this GPU's own tensor cores; mma.m8n8k4 is emulated here"),
     ),
     "int8": INT8_RULES,
-    "half": HALF_RULES,
+    "half": NEWER_HALF_RULES,
 }
 
 

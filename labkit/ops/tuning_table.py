@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -129,7 +130,7 @@ def load_table(device_name: str) -> TuningTable | None:
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
         raise ConfigError(f"The tuning table {path} {reason}.", cure="Check its permissions.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"The tuning table {path} is damaged ({error}).", cure=RETUNE) from error
     try:
         table = _parsed(document)
@@ -166,14 +167,15 @@ def _measured(record: Any) -> Measured:
     shape = WeightShape(record["kind"], *(_count(record[name]) for name in ("outputs", "inputs", "group")))
     rows, seconds, date = _count(record["rows"]), record["seconds"], record["date"]
     known = CANDIDATES[shape.kind]
-    if not isinstance(date, str) or not seconds or not isinstance(seconds, dict):
-        raise ValueError("a measurement without date or seconds")
+    if not isinstance(date, str) or not seconds or not isinstance(seconds, dict) or not rows:
+        raise ValueError("a measurement without date, rows or seconds")
+    datetime.fromisoformat(date)
     for name, value in seconds.items():
         most = known[name]  # a KeyError names a candidate of another version
         if most is not None and rows > most:
             raise ValueError(f"{name} does not take {rows} rows")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"{name} took {value!r} seconds")
+        if not isinstance(value, float) or not 0 < value < math.inf:
+            raise ValueError(f"{name} took {value!r:.40} seconds")
     return Measured(shape, rows, seconds, date)
 
 

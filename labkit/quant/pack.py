@@ -71,8 +71,8 @@ class PackedInt4:
 def pack(weight: Int4Weight) -> PackedInt4:
     """``weight`` in the kernels' order; a tensor-parallel shard is packed after it was cut (``rows``, ``cols``).
 
-    Raises KernelArgumentError for what the kernels do not take: groups of other sizes than 32, 64 and 128, scales that
-    do not fit fp16, and zero points that are no whole numbers from 0 to 16.
+    Raises KernelArgumentError for what the kernels do not take: groups of other sizes than 32, 64 and 128, scales
+    or weights that do not fit fp16, and zero points that are no whole numbers from 0 to 16.
     """
     _check(weight)
     (outputs, inputs), size = weight.shape, weight.group_size
@@ -110,6 +110,18 @@ def _check(weight: Int4Weight) -> None:
         if not bool(((zeros >= 0) & (zeros <= LARGEST_ZERO) & (zeros == zeros.round())).all()):
             message = "The INT4 weight has zero points that are not whole numbers from 0 to 16."
             raise KernelArgumentError(message, cure="Use the executor torch for it, or the form scale_bias.")
+    if _largest(weight) > torch.finfo(torch.float16).max:  # the tensor cores take weights in fp16
+        message = "The INT4 weight has groups whose largest weights fp16 cannot hold."
+        raise KernelArgumentError(message, cure="Use the executor torch for it, or dequantize it.")
+
+
+def _largest(weight: Int4Weight) -> float:
+    """The largest |w| that the nibbles 0 and 15 make of any group."""
+    if not weight.groups.numel():
+        return 0.0
+    scale, other = weight.groups.float().unbind(-1)
+    ends = (-scale * other, scale * (15 - other)) if weight.form == "scale_zero" else (other, 15 * scale + other)
+    return max(end.abs().max().item() for end in ends)
 
 
 def _whole_tiles(rows: Tensor, tiles: int) -> Tensor:

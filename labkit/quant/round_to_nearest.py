@@ -50,9 +50,11 @@ def to_int4(weight: Tensor, *, group_size: int | None = None, shrinks: tuple[flo
     """``weight`` [N, K] (any float dtype) as an asymmetric INT4 weight, form scale_zero.
 
     group_size: 32, 64 or 128; None: the largest that divides K. shrinks: the clippings that are tried, none at first.
-    Raises KernelArgumentError if K does not divide into groups, or a scale would not fit half precision.
+    Raises KernelArgumentError if K does not divide into groups, or half precision cannot hold a scale: one is too
+    large, or all are below its smallest.
     """
     groups = _group_size(weight, group_size)
+    _refuse_vanishing(weight, 15)
     packed = torch.empty(weight.shape[0], weight.shape[1] // 2, dtype=torch.uint8, device=weight.device)
     pairs = torch.empty(len(weight), weight.shape[1] // groups, 2, dtype=torch.float16, device=weight.device)
     for rows, block in _blocks(weight, groups):
@@ -67,6 +69,7 @@ def to_int4(weight: Tensor, *, group_size: int | None = None, shrinks: tuple[flo
 def to_int8(weight: Tensor, *, group_size: int | None = None, shrinks: tuple[float, ...] = INT8_SHRINKS) -> Int8Weight:
     """``weight`` [N, K] (any float dtype) as a symmetric INT8 weight. Arguments and errors as of ``to_int4``."""
     groups = _group_size(weight, group_size)
+    _refuse_vanishing(weight, 127)
     q = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scales = torch.empty(len(weight), weight.shape[1] // groups, dtype=torch.float16, device=weight.device)
     for rows, block in _blocks(weight, groups):
@@ -85,6 +88,14 @@ def _group_size(weight: Tensor, wanted: int | None) -> int:
         message = f"{inputs} inputs do not divide into groups of {wanted or '32, 64 or 128'}."
         raise KernelArgumentError(message, cure="Leave this weight in half precision.")
     return size
+
+
+def _refuse_vanishing(weight: Tensor, steps: int) -> None:
+    """Refuse a matrix whose weights all lie below the grid of the smallest scale: most or all would become 0."""
+    low, high = (float(end) for end in torch.aminmax(weight))
+    if 0 < max(-low, high) < steps * SMALLEST_SCALE:
+        message = "The weight is so small that its scales would vanish in half precision."
+        raise KernelArgumentError(message, cure="Leave this weight as it is.")
 
 
 def _blocks(weight: Tensor, group_size: int) -> list[tuple[slice, Tensor]]:

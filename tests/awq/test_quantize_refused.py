@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from helpers.models import llama, qwen35, saved
 from helpers.packers import write_awq_checkpoint
 from helpers.quantizing import SMALL, model_on_disk
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from labkit.awq.quantize import quantize
 from labkit.awq.settings import QuantizeSettings
@@ -99,6 +102,66 @@ def test_a_broken_weight(source: Path, tmp_path: Path, method: str) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=r"up_proj\.weight holds 1 values that are NaN"):
         quantize(source, tmp_path / "out", _changed(method=method))
+
+
+def _rewritten(source: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    file = source / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+    return source
+
+
+@pytest.mark.parametrize("method", ["awq", "rtn"])
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"model.embed_tokens.weight": torch.ones(302, 32)}, CheckpointError, r"shape \[302, 32\].*asks for \[302, 64"),
+        ({"lm_head.weight": torch.ones(8, 64)}, CheckpointError, r"lm_head\.weight has shape \[8, 64\]"),
+        ({"lm_head.weight": None}, CheckpointError, r"has no lm_head\.weight"),
+        ({"model.norm.weight": torch.ones(32)}, CheckpointError, r"norm\.weight has shape \[32\]"),
+        ({"model.norm.weight": None}, CheckpointError, r"has no tensor model\.norm\.weight"),
+        ({"lm_head.bias": torch.ones(302)}, UnsupportedModelError, r"does not use, such as lm_head\.bias"),
+        ({"model.layers.2.x": torch.ones(2)}, UnsupportedModelError, r"does not use, such as model\.layers\.2\.x"),
+    ],
+)
+def test_tensors_around_the_layers(
+    source: Path, tmp_path: Path, method: str, changes: dict[str, Tensor | None], error: type[LabkitError], words: str
+) -> None:
+    def change(tensors: dict[str, Tensor]) -> None:
+        for name, value in changes.items():
+            tensors.pop(name, None)
+            if value is not None:
+                tensors[name] = value
+
+    _refused(error, words, _rewritten(source, change), tmp_path / "out", _changed(method=method))
+
+
+def test_a_tokenizer_of_another_model(source: Path, tmp_path: Path) -> None:
+    def cut(tensors: dict[str, Tensor]) -> None:
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            tensors[name] = tensors[name][:100].clone()
+
+    config = json.loads((source / "config.json").read_text()) | {"vocab_size": 100}
+    (source / "config.json").write_text(json.dumps(config))
+    _refused(CheckpointError, "makes the token 2.*ends at 100", _rewritten(source, cut), tmp_path / "out", SMALL)
+
+
+def test_a_text_that_nobody_would_read(source: Path, tmp_path: Path) -> None:
+    words = "rtn reads no calibration text"
+    _refused(ConfigError, words, source, tmp_path / "out", _changed(method="rtn"), calibration=tmp_path / "missing.txt")
+
+
+@pytest.mark.parametrize("method", ["awq", "rtn"])
+@pytest.mark.parametrize(("factor", "words"), [(1e-8, "too small"), (1e12, "too large")])
+def test_weights_whose_scales_no_half_holds(
+    source: Path, tmp_path: Path, method: str, factor: float, words: str
+) -> None:
+    """Told by the module's full name, which --skip takes."""
+    name = "model.layers.1.self_attn.k_proj"
+    changed = _rewritten(source, lambda tensors: tensors[f"{name}.weight"].mul_(factor))
+    with pytest.raises(UnsupportedModelError, match=rf"{name} has weights {words}.*--skip"):
+        quantize(changed, tmp_path / "out", _changed(method=method))
 
 
 def test_another_architecture(seed: int, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from helpers.models import llama, qwen35
 from helpers.quantizing import SMALL, files_of, model_on_disk
+from safetensors.torch import load_file, save_file
 
 from labkit.awq import folder, partial
+from labkit.awq.alone import alone
 from labkit.awq.quantize import quantize
 from labkit.awq.settings import QuantizeSettings
 from labkit.errors import ConfigError
@@ -98,6 +100,39 @@ def test_another_run_is_refused_and_the_first_goes_on(
     with pytest.raises(ConfigError, match=f"interrupted run of another kind: its {what} differ.*remove"):
         quantize(other, tmp_path / "out", QuantizeSettings(**{**SMALL.to_dict(), **changes}))
     assert quantize(source, tmp_path / "out", SMALL).resumed == 2
+
+
+def test_a_model_that_differs_in_one_weight_is_another(source: Path, tmp_path: Path) -> None:
+    """As after LoRA weights were merged: config, names, shapes and norms are the same."""
+    _interrupt(source, tmp_path / "out")
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.layers.3.mlp.down_proj.weight"][5, 7] += 1
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match="its model differ"):
+        quantize(source, tmp_path / "out", SMALL)
+
+
+def test_two_runs_do_not_share_a_folder(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with alone(out), pytest.raises(ConfigError, match=r"Another run writes .*out now\. Wait"):
+        quantize(source, out, SMALL)
+    assert files_of(out) == {} and quantize(source, out, SMALL).resumed == 0  # the lock went with its owner
+
+
+@pytest.mark.parametrize("left", [(), ("state.json.new",)])
+def test_stopped_before_it_had_begun(source: Path, tmp_path: Path, left: tuple[str, ...]) -> None:
+    kept = tmp_path / "out" / ".partial"
+    kept.mkdir(parents=True)
+    for name in left:
+        (kept / name).write_text("{")
+    assert quantize(source, tmp_path / "out", SMALL).resumed == 0 and not kept.exists()
+
+
+def test_layers_of_an_unknown_run_are_refused(source: Path, tmp_path: Path) -> None:
+    _interrupt(source, tmp_path / "out")
+    (tmp_path / "out" / ".partial" / partial.STATE).unlink()
+    with pytest.raises(ConfigError, match="no interrupted run"):
+        quantize(source, tmp_path / "out", SMALL)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])

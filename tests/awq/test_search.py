@@ -93,3 +93,12 @@ def test_every_group_keeps_the_share_that_loses_least(x: torch.Tensor) -> None:
     )[0]
     assert torch.allclose(chosen, best, rtol=1e-3)
     assert float(shares.min()) < 1
+
+
+def test_no_range_is_cut_to_hide_an_overflow(x: torch.Tensor) -> None:
+    """A scale beyond half has to be seen where the weight is rounded; 0.6 of the range would fit."""
+    weight = torch.randn(4, 64)
+    weight[2, 40] = 1.5 * 65504 * 15
+    inputs = _observed(x)
+    assert inputs.gram is not None
+    assert float(best_shares(weight, inputs.gram, GROUP)[2, 1]) == 1.0

@@ -159,5 +159,18 @@ def test_buffers_exceed_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> None
         assert count * nbytes > 12 << 20 >= (count - 1) * nbytes
 
 
+def test_what_does_not_fit_the_memory_is_told(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table that there was stays."""
+    before = tune.tune([SMALL], [1])
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(tune, "random_weights", full)
+    with pytest.raises(ConfigError, match=r"does not suffice for 40x64 fp16 with up to 8 rows") as caught:
+        tune.tune([TINY_HALF], [1, 8])
+    assert "smaller" in caught.value.cure and load_table(DEVICE) == before
+
+
 def test_tables_of_tests_are_tables() -> None:
     assert {row.shape for row in some_table(DEVICE).measured} == {INT4, HALF}

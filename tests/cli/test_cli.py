@@ -19,10 +19,12 @@ COMMANDS = [
     ["chat"],
     ["bench", "run"],
     ["bench", "sim"],
+    ["bench", "gemv"],
     ["eval", "perplexity"],
     ["fit"],
     ["build"],
     ["quantize"],
+    ["tune"],
     ["sim"],
     ["serve"],
 ]

@@ -78,5 +78,30 @@ def test_refusals_come_before_the_work(cli: Cli, source: Path, tmp_path: Path) -
     refused(cli(*command, "--max-tokens", "1"), "max_tokens is 1")
     refused(cli(*command, "--calibration", tmp_path / "none.txt"), "cannot be read", "--calibration")
     refused(cli("quantize", "-m", source, "--out", ""), "--out is empty")
+    refused(cli("quantize", "-m", source, "--out", "a\0b"), "--out holds a zero byte")
+    text.write_text("")
+    refused(cli(*command, "--text", text), r"to measure on has 0 token", "longer --text", "--no-perplexity")
+    refused(cli(*command, "--method", "rtn", "--calibration", text), "rtn reads no calibration text")
+    (source / "tokenizer.json").unlink()
+    refused(cli(*command, "--method", "rtn"), "no tokenizer", "--no-perplexity")
     refused(cli(*command, "-m", "no-such-model"), "no-such-model")
     assert not out.exists()
+
+
+def test_a_model_of_few_positions_is_scored_in_small_windows(cli: Cli, seed: int, tmp_path: Path) -> None:
+    source = model_on_disk(llama, tmp_path / "source", max_position_embeddings=256)
+    ended = cli("quantize", "-m", source, "--out", tmp_path / "out", *SMALL, "--json")
+    assert ended.code == 0, ended.err
+    score = cli("eval", "perplexity", "-m", source, "--dtype", "float32", "--max-tokens", "600",
+                "--window", "254", "--stride", "127", "--json")  # fmt: skip
+    assert json.loads(score.out)["perplexity"] == pytest.approx(json.loads(ended.out)["perplexity"]["before"])
+
+
+def test_a_folder_that_looks_like_a_home(
+    cli: Cli, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No such user: the name stays what it is, for writing and for measuring."""
+    monkeypatch.chdir(tmp_path)
+    ended = cli("quantize", "-m", source, "--out", "~nobody-has-this-name/out", *SMALL)
+    assert ended.code == 0, ended.err
+    assert (tmp_path / "~nobody-has-this-name" / "out" / "config.json").is_file()

@@ -8,16 +8,34 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from helpers.accuracy import Shape
 from helpers.ops import LARGE, SMALL, cases, check
 
 from labkit.device import Kernel, use_executor
 from labkit.device.build_all import Wanted, build_all
+from labkit.ops.ladders import LADDERS
+
+# Kernels that are compiled alike for weights of any size: a small one will do, where a large one takes seconds to draw.
+# Positions of outputs and inputs in a shape; inputs keep their remainder by 64, on which the width of loads depends.
+SIZES = {"awq_gemv": (1, 2), "awq_gemv_silu_mul": (1, 2), "awq_gemm": (1, 2), "gemv_half": (1, 2), "gemv_int8": (1, 2)}
+
+
+def _twin(places: tuple[int, int], shape: Shape) -> Shape:
+    outputs, inputs = places
+    small = list(shape)
+    small[outputs] = 64
+    small[inputs] = min(shape[inputs], 6400 + shape[inputs] % 64)
+    return tuple(small)
+
+
+TWINS = {op: partial(_twin, places) for op, places in SIZES.items()}
 
 
 class Recorded(Exception):
@@ -25,7 +43,7 @@ class Recorded(Exception):
 
 
 def wanted() -> list[Wanted]:
-    """The kernels of all cases, each once."""
+    """The kernels of all cases, and those that linear layers launch, each once."""
     kernels: dict[str, Wanted] = {}
 
     def record(self: Kernel, *arguments: Any) -> None:
@@ -36,9 +54,14 @@ def wanted() -> list[Wanted]:
     with mock.patch.object(Kernel, "launch", record), use_executor("sim"):
         for op, rung, shape in [*cases(SMALL), *cases(LARGE)]:
             try:
-                check(op, rung, shape, "cpu")
+                check(op, rung, TWINS.get(op, tuple)(shape), "cpu")
             except Recorded:
                 continue
+    for ladder in LADDERS.values():  # what layers launch: the rungs in use
+        for macros in ladder.default_macros:
+            for rung in ladder.in_use:
+                key = f"{ladder.op}/{rung} {sorted(macros.items())}"
+                kernels.setdefault(key, Wanted(ladder.op, rung, macros, ladder.entries))
     return list(kernels.values())
 
 

@@ -41,11 +41,11 @@ LARGE: dict[str, list[Shape]] = {
 }
 
 
-def random_weight(outputs: int, inputs: int, group: int, form: Form) -> Int4Weight:
+def random_weight(outputs: int, inputs: int, group: int, form: Form, device: str = "cpu") -> Int4Weight:
     """Values about 1 / sqrt(K) in size, and every nibble and zero point there is."""
-    q = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
-    scale = torch.rand(outputs, inputs // group, 1) * inputs**-0.5
-    zero = torch.randint(0, 17, scale.shape).float()
+    q = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, device=device)
+    scale = torch.rand(outputs, inputs // group, 1, device=device) * inputs**-0.5
+    zero = torch.randint(0, 17, scale.shape, device=device).float()
     return Int4Weight.from_nibbles(
         q, torch.cat((scale, zero if form == "scale_zero" else -7.5 * scale), dim=-1).half(), form
     )
@@ -60,7 +60,7 @@ def exact_weight(weight: Int4Weight) -> torch.Tensor:
 
 def check_awq_gemm(rung: str, shape: Shape, device: str) -> None:
     count, outputs, inputs, group, form, shift = shape
-    weight = random_weight(outputs, inputs, group, form).to(device)
+    weight = random_weight(outputs, inputs, group, form, device)
     x = shifted(rows(count, inputs, device), shift)
     y = awq_gemm(x, pack(weight), rung=rung)
     relative_error(y, x.double() @ exact_weight(weight).T, QUANTIZED)

@@ -58,7 +58,7 @@ LARGE: dict[str, list[Shape]] = {
 
 def check_gemv_half(rung: str, shape: Shape, device: str) -> None:
     count, outputs, inputs, with_residual, shift = shape
-    weight = shifted((torch.randn(outputs, inputs) / 8).half().to(device), shift)
+    weight = shifted((torch.randn(outputs, inputs, device=device) / 8).half(), shift)
     x, residual = rows(count, inputs, device), _residual(count, outputs, with_residual, device)
     y = gemv_half.gemv_half(x, weight, residual=residual, rung=rung)
     relative_error(y, exact_product(x, weight.double(), residual), HALF_STEP)
@@ -66,9 +66,9 @@ def check_gemv_half(rung: str, shape: Shape, device: str) -> None:
 
 def check_gemv_int8(rung: str, shape: Shape, device: str) -> None:
     count, outputs, inputs, group, with_residual = shape
-    q = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
-    scales = (torch.rand(outputs, inputs // group) * 2e-3).half()
-    weight = Int8Weight(q, scales).to(device)
+    q = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, device=device)
+    scales = (torch.rand(outputs, inputs // group, device=device) * 2e-3).half()
+    weight = Int8Weight(q, scales)
     x, residual = rows(count, inputs, device), _residual(count, outputs, with_residual, device)
     y = gemv_int8.gemv_int8(x, weight, residual=residual, rung=rung)
     relative_error(y, exact_product(x, weight.dequantize().double(), residual), HALF_STEP)

@@ -134,7 +134,7 @@ def misplaced(packed: PackedInt4) -> PackedInt4:
         (lambda w: dequant_int4(w, out=torch.empty(40, 64)), "out is float32"),
         (lambda w: dequant_int4(w, out=torch.empty(64, 40).half().T), "out is not dense"),
         (lambda w: dequant_int4(w, out=shifted(torch.empty(40, 64).half(), 1)), "out is not dense"),
-        (lambda w: dequant_int4(misplaced(w)), "weight is not dense"),
+        (lambda w: dequant_int4(misplaced(w)), "weight's data is not dense"),
         (lambda w: dequant_int4(w, rung="9_best"), "9_best"),
         (lambda w: dequant_matmul(torch.ones(2, 32).half(), w, HalfWorkspace()), r"x has shape \[2, 32\]"),
         (lambda w: dequant_matmul(torch.ones(2, 64), w, HalfWorkspace()), "x is float32"),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.bench.matrices import model_shapes
 from labkit.device import Kernel, use_executor
-from labkit.errors import ExecutorError
+from labkit.errors import ExecutorError, KernelArgumentError
 from labkit.ops import linear_candidates
 from labkit.ops.ladders import LADDERS
 from labkit.ops.linear import FusedLinear, Workspace, make_linear
@@ -101,6 +101,28 @@ def test_every_candidate_computes_the_same(make: Callable[[], Weight], sim: None
         relative_error(y, residual.double() + x.double() @ dense(weight).T, QUANTIZED)
 
 
+@pytest.mark.parametrize("make", WEIGHTS.values(), ids=WEIGHTS.keys())
+def test_no_rows_are_no_rows(make: Callable[[], Weight], sim: None, launched: list[Kernel]) -> None:
+    weight = make()
+    layer, x, nothing = kernel_linear(weight), some_rows(0, weight.shape[1]), some_rows(0, weight.shape[0])
+    for y in (layer(x), layer.plus(x, nothing)):
+        assert y.shape == nothing.shape and y.dtype == HALF
+    if weight.shape[0] % 2 == 0:
+        assert layer.silu_mul(x).shape == (0, weight.shape[0] // 2)
+    assert not [kernel for kernel in launched if kernel.op in PRODUCTS]
+
+
+@pytest.mark.parametrize("count", [1, 4, 17, 129])
+@pytest.mark.parametrize("executor", ["sim", "torch"])
+def test_residuals_belong_to_the_rows(count: int, executor: str, sim: None, seed: int) -> None:
+    """On every candidate: torch would spread one row over all, and answer in fp32 to fp32."""
+    layer, x = kernel_linear(random_int4(32, 64, 32, "scale_zero")), some_rows(count, 64)
+    with use_executor(executor), pytest.raises(KernelArgumentError, match="residual"):
+        layer.plus(x, some_rows(1 if count > 1 else 2, 32))
+    with use_executor(executor):
+        relative_error(layer.plus(x, some_rows(count, 32) * 0), layer(x).double(), 1e-3)
+
+
 @pytest.mark.parametrize(("outputs", "fused"), [(128, True), (96, False)])
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_gate_and_up_in_one(
@@ -174,7 +196,15 @@ def fractional(weight: Int4Weight) -> Int4Weight:
     return replace(weight, groups=groups)
 
 
+def huge(weight: Int4Weight) -> Int4Weight:
+    """15 times the scale is beyond fp16, the scale is not."""
+    groups = weight.groups.clone()
+    groups[0, 0] = torch.tensor([5e3, 0.0])
+    return replace(weight, groups=groups)
+
+
 REFUSED: dict[str, tuple[Callable[[], Int4Weight], str]] = {
+    "weights beyond fp16": (lambda: huge(random_int4(32, 64, 32, "scale_zero")), "largest weights fp16 cannot hold"),
     "scales beyond fp16": (lambda: wide(random_int4(32, 64, 32, "scale_zero")), "fp16 cannot hold"),
     "groups of 16": (lambda: random_int4(32, 64, 16, "scale_bias"), "groups of 16"),
     "fractions as zero points": (lambda: fractional(random_int4(32, 64, 32, "scale_zero")), "whole numbers"),
@@ -188,7 +218,7 @@ def test_what_kernels_do_not_take_stays_exact_in_torch_and_says_so(
     weight = make()
     layer = make_linear(weight, HALF, Workspace())
     assert isinstance(layer, DequantizedLinear) and why in layer.why and why in layer.kernel
-    x = some_rows(3, 64)
+    x = some_rows(3, 64) / 64
     relative_error(layer(x), x.double() @ dense(weight).T, 6e-4)
     assert not launched
 

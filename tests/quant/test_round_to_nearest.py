@@ -89,9 +89,11 @@ def test_groups_of_one_sign_and_of_zeros(quantize: Quantize) -> None:
 
 @pytest.mark.parametrize("quantize", [to_int4, to_int8])
 def test_weights_next_to_nothing(seed: int, quantize: Quantize) -> None:
-    """Their scale would round to 0 in half precision: the smallest half serves, and an error of at most one of it."""
+    """Beside others: their scale would round to 0 in half precision; the smallest half serves, and an error of at most
+    one of it. A whole matrix of them is refused."""
     weight = torch.randn(3, 64) * 1e-8
-    assert float((quantize(weight).dequantize() - weight).abs().max()) <= 2.0**-24
+    weight[0] = torch.randn(64)
+    assert float((quantize(weight).dequantize() - weight)[1:].abs().max()) <= 2.0**-24
 
 
 @pytest.mark.parametrize("quantize", [to_int4, to_int8])
@@ -122,6 +124,7 @@ def test_the_given_weight_stays_as_it_was(seed: int, quantize: Quantize, dtype: 
         (torch.ones(2, 64, dtype=torch.int8), None, "cannot be quantized"),
         (torch.full((2, 64), 1e8), None, "would not fit half"),
         (torch.full((2, 64), float("nan")), None, "would not fit half"),
+        (torch.full((2, 64), -5e-7), None, "so small that its scales would vanish"),
     ],
 )
 def test_what_cannot_be_packed(quantize: Quantize, weight: Tensor, group: int | None, words: str) -> None:

@@ -64,7 +64,7 @@ def capture() -> None:
     with mock.patch.object(Kernel, "launch", keep), use_executor("sim"):
         for op, rung, shape in cases(SMALL):
             case_name = f"{op}/{rung} {case_id(shape)}"
-            torch.manual_seed(zlib.crc32(case_name.encode()))
+            torch.manual_seed(zlib.crc32(f"{op} {case_id(shape)}".encode()))  # the rungs of a ladder share their inputs
             check(op, rung, shape, "cpu")
     store.save(INPUTS, {"launches": captured, "ptx": texts}, content)
 

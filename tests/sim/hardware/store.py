@@ -43,15 +43,20 @@ class Recording:
 
 
 def save(path: Path, origin: dict[str, Any], results: Results) -> None:
-    """Write all results and where they come from."""
-    entries, start = {}, 0
+    """Write all results and where they come from; equal bytes are kept once."""
+    entries, kept, start = {}, dict[bytes, int](), 0
+    parts: list[np.ndarray] = []
     for name, (check, raw) in results.items():
-        entries[name] = {"start": start, "size": raw.size, "checksum": check}
-        start += raw.size
+        content = raw.tobytes()
+        if content not in kept:
+            kept[content] = start
+            parts.append(raw)
+            start += raw.size
+        entries[name] = {"start": kept[content], "size": raw.size, "checksum": check}
     header = json.dumps({"origin": origin, "entries": entries}).encode()
-    content = np.concatenate([raw for _, raw in results.values()]) if results else np.zeros(0, np.uint8)
+    joined = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, header=np.frombuffer(header, np.uint8), bytes=content)
+    np.savez_compressed(path, header=np.frombuffer(header, np.uint8), bytes=joined)
 
 
 def load(path: Path) -> Recording:

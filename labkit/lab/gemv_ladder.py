@@ -1,0 +1,122 @@
+"""The rungs of the INT4 GEMV on the simulator, judged against the exact product: what chapter 06 shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import labkit.sim
+from labkit.device import Kernel
+from labkit.device.main_loop import main_loop_mix
+from labkit.errors import KernelArgumentError
+from labkit.lab.changed_rung import changed_rung
+from labkit.lab.op_counts import simulated
+from labkit.ops.awq_gemv import RUNGS, awq_gemv, macros
+from labkit.quant.int4 import Form, Int4Weight
+from labkit.quant.pack import TILE, PackedInt4, pack, unpack
+from labkit.sim.api import Result
+from labkit.sim.counters import Counters
+from labkit.sim.findings import Finding
+from labkit.sim.trace import Access, Trace
+
+GROUP, LANES = 128, 32
+FORM: Form = "scale_zero"
+TOLERANCE = 1e-3  # of a row of y, as the 2-norm of its error over its own: a half rounds by up to 5e-4
+CHANGEABLE = RUNGS[:3]  # the others share K among warps and blocks
+WORD, BATCH = 8, 128  # weights of a lane in one pass of the main loop: of the first rung, and of the others
+
+
+@dataclass(frozen=True)
+class GemvRun:
+    """A rung's run. x: fp16 [rows, K]; y: fp16 [rows, N], what it gave."""
+
+    rung: str
+    x: Tensor
+    weight: PackedInt4
+    y: Tensor
+    result: Result
+
+    @property
+    def matches(self) -> bool:
+        """Every row agrees with the exact product with the dequantized weight."""
+        exact = self.x.double() @ unpack(self.weight).dequantize().double().T
+        errors = (self.y.double() - exact).norm(dim=1) / exact.norm(dim=1)
+        return bool((errors <= TOLERANCE).all())
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the simulator found."""
+        return self.result.findings
+
+    @property
+    def counters(self) -> Counters:
+        """What the launch would cost; a Trace where one was asked for."""
+        assert self.result.counters is not None  # for the type checker: these runs are always counted
+        return self.result.counters
+
+    @property
+    def per_weight(self) -> float:
+        """PTX instructions of a lane for each weight, moves left out: those between registers mostly vanish."""
+        kinds = {kind: warps for kind, (warps, _) in self.counters.instructions().items()}
+        outputs, inputs = self.weight.shape
+        return (self.counters.total().warp_instructions - kinds.get("move", 0)) * LANES / (outputs * inputs)
+
+    @property
+    def weight_loads(self) -> list[Access]:
+        """The loads of weights, scales and zero points by the first warp, in order; the run must have a trace."""
+        trace = self.counters
+        if not isinstance(trace, Trace):
+            raise ValueError("run the rung with trace=True")
+        start = self.weight.data.data_ptr()
+        loads = trace.at(space="global", kind="load", warp=0)
+        return [load for load in loads if start <= load.addresses[0] < start + self.weight.nbytes]
+
+
+def random_operands(rows: int, outputs: int, inputs: int) -> tuple[Tensor, PackedInt4]:
+    """x [rows, K] and a packed weight [N, K] in groups of 128 with every nibble and zero point from 0 to 15."""
+    q = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
+    scale = (torch.rand(outputs, inputs // GROUP, 1) + 0.5) * inputs**-0.5
+    groups = torch.cat((scale, torch.randint(0, 16, scale.shape).float()), dim=-1).half()
+    return torch.randn(rows, inputs).half(), pack(Int4Weight.from_nibbles(q, groups, FORM))
+
+
+def run_rung(rung: str, x: Tensor, weight: PackedInt4, *, trace: bool = False) -> GemvRun:
+    """Run a rung as the op launches it. x: fp16 [1 to 8, K]."""
+    y, result = simulated(awq_gemv, x, weight, rung=rung, trace=trace)
+    return GemvRun(rung, x, weight, y, result)
+
+
+def run_changed(rung: str, old: str, new: str, x: Tensor, weight: PackedInt4) -> GemvRun:
+    """Run one of the first three rungs with ``new`` in place of ``old``, in its file or in a header of it.
+
+    Every place is changed where ``old`` stands. Raises ValueError if it stands nowhere, and KernelArgumentError for the
+    other rungs. Raises KernelBuildError.
+    """
+    if rung not in CHANGEABLE:
+        raise KernelArgumentError(f"{rung} is launched in another way.", cure=f"Change {', '.join(CHANGEABLE)}.")
+    (rows, inputs), outputs = x.shape, weight.outputs
+    y = torch.zeros(rows, outputs, dtype=torch.float16)
+    settings = macros(weight.group_size, weight.form, rows)
+    warps = settings["WARPS"]
+    with changed_rung("awq_gemv", rung, old, new) as (file, folder):
+        result = labkit.sim.run(
+            file,
+            name="awq_gemv",
+            grid=(-(-outputs // (TILE * warps)), rows if rung == RUNGS[0] else 1),
+            block=LANES * warps,
+            args=[x, weight.data, None, y, None, None, rows, outputs, inputs // weight.group_size],
+            macros=settings,
+            include_dirs=[folder],
+        )
+    return GemvRun(rung, x, weight, y, result)
+
+
+def main_loop(rung: str) -> tuple[dict[str, int], int]:
+    """(instruction of a V100's machine code -> times in one pass of the main loop, weights of a lane in such a pass).
+
+    For one row of x. What lies around the loop is not in it. Raises KernelBuildError.
+    """
+    kernel = Kernel("awq_gemv", rung, "awq_gemv", macros(GROUP, FORM, 1))
+    return main_loop_mix(kernel.image.cubins["sm_70"], kernel.entry), WORD if rung == RUNGS[0] else BATCH
