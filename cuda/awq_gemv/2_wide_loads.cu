@@ -1,5 +1,6 @@
 // Idea: a thread takes 16 bytes of weights with one load, and uses them for all rows of x.
 // Removes three of four loads of weights, as many of their sectors, and their reading again for every row.
+// At four rows it is slower than the first, whose rows have threads of their own; kept as the step to the third.
 //
 // y[m][n] = sum_k w[n][k] x[m][k] (+ residual[m][n]), w = (q - z) s or q s + b, for up to ROWS rows of x.
 // awq_gemv_silu_mul: the weight is [gate | up], and y = silu(gate x) (up x).

@@ -1,5 +1,6 @@
 // Idea: the warps of a block and the blocks of a grid column share K, and the next group's weights are under way.
 // Removes the wait for memory: enough bytes are on their way for the bandwidth, however few outputs there are.
+// With very many outputs and four rows it gains nothing; kept as the step to the fifth.
 //
 // y[m][n] = sum_k w[n][k] x[m][k] (+ residual[m][n]), w = (q - z) s or q s + b, for up to ROWS rows of x.
 // awq_gemv_silu_mul: the weight is [gate | up], and y = silu(gate x) (up x).

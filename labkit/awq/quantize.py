@@ -7,6 +7,7 @@ original model. Memory holds one layer, its inputs, and one vector for each cali
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,11 +190,19 @@ class _Run:
                 f"{len(unfit)} modules stay 16-bit, such as {unfit[0]}: 4 bits need outputs in eights and inputs in "
                 f"groups of {self._settings.group_size}. A smaller --group-size may take them."
             )
+        known = [name for name in self._names(wanted=True) + self._names(wanted=False) if _is_in_a_layer(name)]
+        for pattern in self._settings.skip:
+            if not any(re.search(pattern, name) for name in known):
+                yield f"--skip {pattern!r} changed nothing: no linear module of a layer, such as {known[0]}, has it."
         yield from self._source.report.notes
 
     def _is_unfit(self, name: str) -> bool:
         """Whether a module stays 16-bit for its shape alone."""
-        return name.startswith("model.layers.") and not self._settings.skips(name)
+        return _is_in_a_layer(name) and not self._settings.skips(name)
+
+
+def _is_in_a_layer(name: str) -> bool:
+    return name.startswith("model.layers.")
 
 
 def _is_mtp_matrix(name: str) -> bool:

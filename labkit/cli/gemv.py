@@ -15,13 +15,14 @@ from labkit.errors import ConfigError
 
 if TYPE_CHECKING:
     from labkit.bench.gemv import GemvBench
+    from labkit.ops.tuning_table import WeightShape
 
 MOST_ROWS = 8
 
 
 def bench_gemv(
-    shapes: Annotated[list[str] | None, typer.Option(help="Outputs x inputs, such as 17408x5120; all of 27B.")] = None,
-    rows: Annotated[list[int] | None, typer.Option(help="Rows of x, 1 to 8, once for each: 1 and 4.")] = None,
+    shapes: Annotated[list[str] | None, typer.Option(help="Outputs x inputs, such as 17408x5120; by default those of 27B.")] = None,
+    rows: Annotated[list[int] | None, typer.Option(help="Rows of x, 1 to 8, repeatable; by default 1 and 4.")] = None,
     all_rungs: Annotated[bool, typer.Option("--all-rungs", help="Every rung of the ladder.")] = False,
     as_json: o.Json = False,
 ) -> None:
@@ -29,20 +30,31 @@ def bench_gemv(
 
     Example: `labkit bench gemv --shapes 17408x5120 --rows 1 --all-rungs`
     """
-    from labkit.bench.gemv import GROUP, ROWS, SHAPES
+    from labkit.bench.gemv import ROWS, SHAPES
     from labkit.bench.gemv import bench_gemv as measure
-    from labkit.bench.matrices import parse_shape
     from labkit.ops.awq_gemv import RUNGS
 
     if any(not 1 <= count <= MOST_ROWS for count in rows or ()):
         raise ConfigError(f"--rows {rows}: the GEMV takes 1 to {MOST_ROWS} rows.", cure="Name numbers in that range.")
-    wanted = [parse_shape(f"{text}:g{GROUP}") for text in shapes or ()] or SHAPES
+    wanted = [_shape(text) for text in shapes or ()] or SHAPES
     with progress_bar() as progress:
         result = measure(wanted, rows or ROWS, RUNGS if all_rungs else RUNGS[-1:], progress)
     if as_json:
         o.print_json(result.to_dict())
     else:
         _print(result)
+
+
+def _shape(text: str) -> WeightShape:
+    """A weight in groups of 128, which may be said ("17408x5120:g128", as labkit tune has it)."""
+    from labkit.bench.gemv import GROUP
+    from labkit.bench.matrices import parse_shape
+
+    try:
+        return parse_shape(f"{text.removesuffix(f':g{GROUP}')}:g{GROUP}")
+    except ConfigError:
+        cure = f"Write outputs x inputs, such as 17408x5120; inputs is a multiple of {GROUP}."
+        raise ConfigError(f"--shapes {text}: no INT4 weight in groups of {GROUP}.", cure=cure) from None
 
 
 def _print(result: GemvBench) -> None:

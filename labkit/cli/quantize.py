@@ -62,7 +62,7 @@ def quantize(
             content, name = scored
             limits = {"window": window_scored, "stride": window_scored // 2, "max_tokens": max_tokens}
             document["perplexity"] = _perplexities(source, folder, settings, content, limits, progress)
-            document["text"] = name
+            document["text"], document["scored"] = name, {**limits, "dtype": "float32"}
     if as_json:
         o.print_json(document)
     else:
@@ -173,7 +173,8 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _table(scores: dict[str, float], document: dict[str, Any]) -> Table:
-    title = f"perplexity of {document['text']}, measured: {document['device']}, {document['date']}"
+    how = f"fp32, windows of {document['scored']['window']} tokens"
+    title = f"perplexity of {document['text']} ({how}), measured: {document['device']}, {document['date']}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     table.add_column("weights")
     for heading in ("perplexity", "more than before"):

@@ -34,6 +34,7 @@ NOT_OPERATIONS = (
     "split_k",
     "tuning",
     "tuning_table",
+    "weight_checks",
     "workspace",
 )
 EXTRAS = {

@@ -107,12 +107,13 @@ def _columns(rung: str, width: int, size: int, silu_mul: bool) -> tuple[int, int
 def shares_of_k(columns: int, steps: int, warps: int, device: torch.device) -> int:
     """Blocks that share K: so many that every multiprocessor has FULL warps, and each warp FEWEST_STEPS steps.
 
-    One, where the columns alone keep the multiprocessors evenly busy. (Measured on an H200, docs/int4.md.)
+    Two shares are not worth it where the columns alone keep the multiprocessors evenly busy. (Found by trying, on an
+    H200.)
     """
     processors = _processors(device.index or 0) if device.type == "cuda" else V100_PROCESSORS
-    if columns / (-(-columns // processors) * processors) >= EVEN:
-        return 1
     wanted = round(FULL * processors / (columns * warps))
+    if wanted <= 2 and columns / (-(-columns // processors) * processors) >= EVEN:
+        return 1
     return max(1, min(wanted, steps // (FEWEST_STEPS * warps)))
 
 

@@ -117,6 +117,13 @@ def test_modules_that_do_not_fit_stay_in_16_bits(seed: int, tmp_path: Path, make
     assert len(down) == open_checkpoint(source).config["num_hidden_layers"]
     assert any("stay 16-bit" in note and "groups of 64. A smaller --group-size" in note for note in report.notes)
     assert not quantize(source, tmp_path / "fits", _changed(method="rtn", skip=("down",))).notes
+
+
+def test_a_pattern_that_skips_nothing_is_told(seed: int, tmp_path: Path) -> None:
+    source = model_on_disk(llama, tmp_path / "source")
+    report = quantize(source, tmp_path / "out", _changed(method="rtn", skip=("dwon_proj", r"layers\.0\.mlp")))
+    (note,) = report.notes
+    assert note.startswith("--skip 'dwon_proj' changed nothing")
     ids = random_ids(200, 30)
     assert_same_logits(_ours(report.out, ids), _dense_oracle(source, report.out, torch.float32, ids))
 

@@ -26,6 +26,7 @@ def test_json_holds_all_that_was_measured(cli: Cli, source: Path, tmp_path: Path
     assert document["modules_quantized"] == 14 and document["modules_kept"] == ["lm_head"]
     assert document["bytes"] == (tmp_path / "out" / "model.safetensors").stat().st_size < document["bytes_before"]
     assert list(document["perplexity"]) == ["before", "rtn", "awq"] and document["text"] == "lincoln-1862.txt"
+    assert document["scored"] == {"window": 512, "stride": 256, "max_tokens": 600, "dtype": "float32"}
     assert document["origin"] == "measured" and document["format"] == file_format
     score = cli("eval", "perplexity", "-m", tmp_path / "out", "--dtype", "float32", "--max-tokens", "600",
                 "--window", "512", "--stride", "256", "--json")  # fmt: skip
@@ -37,7 +38,14 @@ def test_table(cli: Cli, source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "80")
     ended = cli("quantize", "-m", source, "--out", tmp_path / "out", *SMALL)
     assert ended.code == 0, ended.err
-    for words in ("14 modules in 4 bits, 1 in 16 bits", "round to nearest", "AWQ", "measured", "more than before"):
+    for words in (
+        "14 modules in 4 bits, 1 in 16 bits",
+        "round to nearest",
+        "AWQ",
+        "fp32, windows of 512 tokens",
+        "measured",
+        "more",
+    ):
         assert words in ended.out
     assert "…" not in ended.out
 

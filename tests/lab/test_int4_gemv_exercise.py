@@ -83,7 +83,7 @@ def toward_zero(n: int) -> tuple[int, int, int]:
         (lambda n: (0, n >> 8, n & 255), "high is a signed byte, middle and low are unsigned ones"),
         (toward_zero, "-1 -> .0, 0, -1.: high is a signed byte"),
         (lambda n: (abs(n) >> 16, abs(n) >> 8 & 255, abs(n) & 255), "-1 -> .0, 0, 1., which together are 1"),
-        (lambda n: (min(n >> 16, LIMIT // 65536 - 1), n >> 8 & 255, n & 255), f"{LIMIT} -> .63, 0, 0., which"),
+        (lambda n: (min(n >> 16, LIMIT // 65536 - 1), n >> 8 & 255, n & 255), f"{LIMIT} -> .126, 255, 255., which"),
         (lambda n: (n / 65536, 0, 0), "Return three whole numbers"),
         (lambda n: n, "Return three whole numbers"),
     ],

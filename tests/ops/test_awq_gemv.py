@@ -33,9 +33,10 @@ def test_a_row_that_is_not_finite_stays_so_and_alone(rung: str, bad: float, seed
 @pytest.mark.parametrize(
     ("columns", "steps", "warps", "shares"),
     [
-        (160, 136, 8, 1),  # two even rounds of 80 multiprocessors
-        (80, 136, 4, 1),  # one
-        (100, 136, 4, 3),  # uneven: 16 warps a multiprocessor
+        (160, 136, 4, 1),  # two even rounds of 80 multiprocessors: no shares for two
+        (130, 136, 4, 2),  # uneven ones: for two
+        (80, 136, 4, 4),  # even, but a quarter of the warps
+        (100, 136, 4, 3),  # 16 warps a multiprocessor
         (100, 16, 4, 2),  # but two steps for each warp
         (1, 4, 8, 1),  # never none
     ],

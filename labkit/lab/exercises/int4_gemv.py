@@ -29,7 +29,7 @@ BYTES = (
     "What do the lowest eight bits of n hold, also for a negative n? And what is left when they are shifted out?",
     "n & 255, (n >> 8) & 255 and n >> 16: a shift of a negative number rounds down, so only high has a sign.",
 )
-LIMIT = 2**22
+LIMIT = 2**23 - 1  # what a signed byte and two unsigned ones hold
 FROM_INTEGER = re.compile(r"cvt(?:\.r[nzmp])?\.f(?:16|32|64)\.[us]\d+\b")
 
 
@@ -70,7 +70,7 @@ def _check_instructions(counters: Any) -> None:
 
 
 def check_split(split: Callable[[int], tuple[int, int, int]], seed: int | None = None) -> str:
-    """Judge ``split(n) -> (high, middle, low)``: n = 65536 high + 256 middle + low, for whole n from -2^22 to 2^22.
+    """Judge ``split(n) -> (high, middle, low)``: n = 65536 high + 256 middle + low, for whole n, |n| < 2^23.
 
     high shall fit a signed byte, middle and low unsigned ones. seed: of the drawn numbers.
     Raises AssertionError with a hint; returns a sentence of praise.
