@@ -97,7 +97,7 @@ def _print(rows: list[Row], out: Path | None, mix: bool) -> None:
         for row in kernels:
             print(f"  {_label(row):{width}}  {_figures(row)}")
             if mix:
-                print(f"    {_mix(row)}")
+                print(*_mix(row), sep="\n")
     print(f"\n{len(rows)} kernels" + (f", written to {out}: set LABKIT_KERNEL_DIR to it" if out else ""))
 
 
@@ -119,7 +119,8 @@ def _figures(row: Row) -> str:
     return f"{row.registers:9}  {spills:>11}  {f'{row.shared_bytes:,} B':>8}  {occupancy:>9}"
 
 
-def _mix(row: Row) -> str:
-    if not row.main_loop:
-        return "no loop"
-    return "loop: " + "  ".join(f"{kind} {count}" for kind, count in row.main_loop.items())
+def _mix(row: Row) -> list[str]:
+    counts = "  ".join(f"{kind} {count}".replace(" ", "\0") for kind, count in row.main_loop.items())
+    text = f"loop: {counts}" if row.main_loop else "no loop"
+    lines = wrap(text, COLUMNS, initial_indent="    ", subsequent_indent="          ")
+    return [line.replace("\0", " ") for line in lines]  # a kind and its count stay together

@@ -21,7 +21,9 @@ MOST_ROWS = 8
 
 
 def bench_gemv(
-    shapes: Annotated[list[str] | None, typer.Option(help="Outputs x inputs, such as 17408x5120; by default those of 27B.")] = None,
+    shapes: Annotated[
+        list[str] | None, typer.Option(help="Outputs x inputs, such as 17408x5120; by default those of 27B.")
+    ] = None,
     rows: Annotated[list[int] | None, typer.Option(help="Rows of x, 1 to 8, repeatable; by default 1 and 4.")] = None,
     all_rungs: Annotated[bool, typer.Option("--all-rungs", help="Every rung of the ladder.")] = False,
     as_json: o.Json = False,

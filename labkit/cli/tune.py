@@ -21,15 +21,20 @@ DEFAULT_MODEL, DEFAULT_WEIGHTS = "Qwen3.5-27B", "g128-awq"
 
 def tune(
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Measure this model's linear layers; by default Qwen3.5-27B in INT4.")
+        str | None,
+        typer.Option("-m", "--model", help="Measure this model's linear layers; by default Qwen3.5-27B in INT4."),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Weight format of a named config, such as g128-sym.")] = None,
-    tp_size: Annotated[int | None, typer.Option(help="Tensor-parallel ranks that share the model; 1 by default.", min=1)] = None,
+    tp_size: Annotated[
+        int | None, typer.Option(help="Tensor-parallel ranks that share the model; 1 by default.", min=1)
+    ] = None,
     shapes: Annotated[
         list[str] | None,
         typer.Option(help="Measure these instead, such as 17408x5120:g128; repeatable."),
     ] = None,
-    rows: Annotated[list[int] | None, typer.Option(help="Rows of the calls, repeatable; by default 17 numbers from 1 to 4096.")] = None,
+    rows: Annotated[
+        list[int] | None, typer.Option(help="Rows of the calls, repeatable; by default 17 numbers from 1 to 4096.")
+    ] = None,
     as_json: o.Json = False,
 ) -> None:
     """Time the kernels that a linear layer may run on, on this GPU, and keep the table that the engine then follows.

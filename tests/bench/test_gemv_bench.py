@@ -12,7 +12,7 @@ from labkit.bench import gemv
 from labkit.bench.gemv import GemvBench, GemvTimes, bench_gemv
 from labkit.bench.tune_weights import weight_bytes
 from labkit.cli import gemv as command
-from labkit.errors import ExecutorError
+from labkit.errors import ConfigError, ExecutorError
 from labkit.ops.awq_gemv import RUNGS
 from labkit.ops.tuning_table import WeightShape
 
@@ -58,3 +58,15 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_wrong_usage_is_one_line(arguments: list[str]) -> None:
     ended = run_process("bench", "gemv", *arguments)
     assert ended.code == 1 and ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["64x256", "64x256:g128"])
+def test_a_shape_with_or_without_its_groups(text: str) -> None:
+    assert command._shape(text) == WeightShape("int4", 64, 256, 128)
+
+
+@pytest.mark.parametrize("text", ["64x256:fp16", "64x256:g64", "64x100", "x"])
+def test_other_shapes_are_refused_with_a_cure_that_works(text: str) -> None:
+    with pytest.raises(ConfigError, match="groups of 128") as refused:
+        command._shape(text)
+    assert "such as 17408x5120;" in refused.value.cure and ":" not in refused.value.cure
