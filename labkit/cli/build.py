@@ -120,7 +120,7 @@ def _figures(row: Row) -> str:
 
 
 def _mix(row: Row) -> list[str]:
-    counts = "  ".join(f"{kind} {count}".replace(" ", "\0") for kind, count in row.main_loop.items())
+    counts = "  ".join(f"{kind}\0{count}" for kind, count in (row.main_loop or {}).items())
     text = f"loop: {counts}" if row.main_loop else "no loop"
     lines = wrap(text, COLUMNS, initial_indent="    ", subsequent_indent="          ")
     return [line.replace("\0", " ") for line in lines]  # a kind and its count stay together
