@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from labkit.bench.gemv import GemvBench
     from labkit.ops.tuning_table import WeightShape
 
-MOST_ROWS = 8
-
 
 def bench_gemv(
     shapes: Annotated[
@@ -34,7 +32,7 @@ def bench_gemv(
     """
     from labkit.bench.gemv import ROWS, SHAPES
     from labkit.bench.gemv import bench_gemv as measure
-    from labkit.ops.awq_gemv import RUNGS
+    from labkit.ops.awq_gemv import MOST_ROWS, RUNGS
 
     if any(not 1 <= count <= MOST_ROWS for count in rows or ()):
         raise ConfigError(f"--rows {rows}: the GEMV takes 1 to {MOST_ROWS} rows.", cure="Name numbers in that range.")

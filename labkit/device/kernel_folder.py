@@ -6,11 +6,7 @@ the old manifest names or what the new one does. One writer at a time; what only
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from labkit.device.carried import Image
@@ -26,7 +22,7 @@ from labkit.device.manifest import (
     read_manifest,
 )
 from labkit.device.sources import Source
-from labkit.device.user_files import write_whole
+from labkit.device.user_files import locked, write_whole
 from labkit.errors import KernelBuildError
 
 READABLE = 0o644  # by everybody: the folder is made to be carried
@@ -37,7 +33,7 @@ def write_folder(
 ) -> None:
     """Write PTX, cubins and manifest. ``images`` maps (op, rung) to its specialisations. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with locked(folder):
         earlier = _names(folder)
         records = tuple(
             _write_image(folder, op, rung, *specialised)
@@ -66,28 +62,3 @@ def _names(folder: Path) -> set[str]:
         return {file.name for record in read_manifest(folder).records for file in record.files.values()}
     except KernelBuildError:
         return set()
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    @contextmanager
-    def _alone(folder: Path) -> Iterator[None]:
-        """Wait until no other process writes this folder. The lock goes with the process, whatever ends it."""
-        place = Path(tempfile.gettempdir(), f"labkit-{content_digest(str(folder.resolve()).encode())[:16]}.lock")
-        with place.open("a+b") as file:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-            yield
-else:
-    import fcntl
-
-    @contextmanager
-    def _alone(folder: Path) -> Iterator[None]:
-        """Wait until no other process writes this folder. The lock goes with the process, whatever ends it."""
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)

@@ -10,47 +10,18 @@ from torch import Tensor
 import labkit.sim
 from labkit.errors import KernelArgumentError
 from labkit.lab.changed_rung import changed_rung
+from labkit.lab.int4_run import FORM, Int4Run, random_int4_operands
 from labkit.lab.op_counts import simulated
 from labkit.ops.awq_gemm import TILINGS, awq_gemm, macros
-from labkit.quant.int4 import Form, Int4Weight
-from labkit.quant.pack import PackedInt4, pack, unpack
-from labkit.sim.api import Result
-from labkit.sim.counters import Counters
-from labkit.sim.findings import Finding
+from labkit.quant.pack import PackedInt4
 
 GROUP, LANES = 64, 32
-FORM: Form = "scale_zero"
-TOLERANCE = 2e-3  # of a row of y, as the 2-norm of its error over its own
 SHARED_SUMS = "4_small_m"  # its blocks share K, so it takes more arguments than the others
 
 
 @dataclass(frozen=True)
-class GemmRun:
-    """A rung's run on random numbers. x: fp16 [rows, K]; y: fp16 [rows, N], what it gave."""
-
-    rung: str
-    x: Tensor
-    weight: PackedInt4
-    y: Tensor
-    result: Result
-
-    @property
-    def matches(self) -> bool:
-        """Every row agrees with the exact product with the dequantized weight."""
-        exact = self.x.double() @ unpack(self.weight).dequantize().double().T
-        errors = (self.y.double() - exact).norm(dim=1) / exact.norm(dim=1)
-        return bool((errors <= TOLERANCE).all())
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the simulator found."""
-        return self.result.findings
-
-    @property
-    def counters(self) -> Counters:
-        """What the launch would cost; a Trace where one was asked for."""
-        assert self.result.counters is not None  # for the type checker: these runs are always counted
-        return self.result.counters
+class GemmRun(Int4Run):
+    """A rung's run on random numbers."""
 
     @property
     def useful(self) -> float:
@@ -61,16 +32,12 @@ class GemmRun:
     @property
     def besides(self) -> float:
         """PTX instructions besides the mma for each mma, moves left out: those between registers mostly vanish."""
-        kinds = {kind: warps for kind, (warps, _) in self.counters.instructions().items()}
-        return (self.counters.total().warp_instructions - kinds.get("move", 0) - self.counters.mma) / self.counters.mma
+        return (self.without_moves - self.counters.mma) / self.counters.mma
 
 
 def random_operands(rows: int, outputs: int, inputs: int) -> tuple[Tensor, PackedInt4]:
     """x [rows, K] and a packed weight [N, K] in groups of 64 with every nibble and zero point from 0 to 15."""
-    q = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
-    scale = (torch.rand(outputs, inputs // GROUP, 1) + 0.5) * inputs**-0.5
-    groups = torch.cat((scale, torch.randint(0, 16, scale.shape).float()), dim=-1).half()
-    return torch.randn(rows, inputs).half(), pack(Int4Weight.from_nibbles(q, groups, FORM))
+    return random_int4_operands(rows, outputs, inputs, GROUP)
 
 
 def run_rung(rung: str, rows: int, outputs: int, inputs: int, *, trace: bool = False) -> GemmRun:

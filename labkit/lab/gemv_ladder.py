@@ -12,56 +12,28 @@ from labkit.device import Kernel
 from labkit.device.main_loop import main_loop_mix
 from labkit.errors import KernelArgumentError
 from labkit.lab.changed_rung import changed_rung
+from labkit.lab.int4_run import FORM, Int4Run, random_int4_operands
 from labkit.lab.op_counts import simulated
 from labkit.ops.awq_gemv import RUNGS, awq_gemv, macros
-from labkit.quant.int4 import Form, Int4Weight
-from labkit.quant.pack import TILE, PackedInt4, pack, unpack
-from labkit.sim.api import Result
-from labkit.sim.counters import Counters
-from labkit.sim.findings import Finding
+from labkit.quant.pack import TILE, PackedInt4
 from labkit.sim.trace import Access, Trace
 
 GROUP, LANES = 128, 32
-FORM: Form = "scale_zero"
-TOLERANCE = 1e-3  # of a row of y, as the 2-norm of its error over its own: a half rounds by up to 5e-4
 CHANGEABLE = RUNGS[:3]  # the others share K among warps and blocks
 WORD, BATCH = 8, 128  # weights of a lane in one pass of the main loop: of the first rung, and of the others
 
 
 @dataclass(frozen=True)
-class GemvRun:
-    """A rung's run. x: fp16 [rows, K]; y: fp16 [rows, N], what it gave."""
+class GemvRun(Int4Run):
+    """A rung's run."""
 
-    rung: str
-    x: Tensor
-    weight: PackedInt4
-    y: Tensor
-    result: Result
-
-    @property
-    def matches(self) -> bool:
-        """Every row agrees with the exact product with the dequantized weight."""
-        exact = self.x.double() @ unpack(self.weight).dequantize().double().T
-        errors = (self.y.double() - exact).norm(dim=1) / exact.norm(dim=1)
-        return bool((errors <= TOLERANCE).all())
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the simulator found."""
-        return self.result.findings
-
-    @property
-    def counters(self) -> Counters:
-        """What the launch would cost; a Trace where one was asked for."""
-        assert self.result.counters is not None  # for the type checker: these runs are always counted
-        return self.result.counters
+    tolerance = 1e-3  # a half rounds by up to 5e-4
 
     @property
     def per_weight(self) -> float:
         """PTX instructions of a lane for each weight, moves left out: those between registers mostly vanish."""
-        kinds = {kind: warps for kind, (warps, _) in self.counters.instructions().items()}
         outputs, inputs = self.weight.shape
-        return (self.counters.total().warp_instructions - kinds.get("move", 0)) * LANES / (outputs * inputs)
+        return self.without_moves * LANES / (outputs * inputs)
 
     @property
     def weight_loads(self) -> list[Access]:
@@ -76,10 +48,7 @@ class GemvRun:
 
 def random_operands(rows: int, outputs: int, inputs: int) -> tuple[Tensor, PackedInt4]:
     """x [rows, K] and a packed weight [N, K] in groups of 128 with every nibble and zero point from 0 to 15."""
-    q = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
-    scale = (torch.rand(outputs, inputs // GROUP, 1) + 0.5) * inputs**-0.5
-    groups = torch.cat((scale, torch.randint(0, 16, scale.shape).float()), dim=-1).half()
-    return torch.randn(rows, inputs).half(), pack(Int4Weight.from_nibbles(q, groups, FORM))
+    return random_int4_operands(rows, outputs, inputs, GROUP)
 
 
 def run_rung(rung: str, x: Tensor, weight: PackedInt4, *, trace: bool = False) -> GemvRun:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
-from labkit.ops.checks import WARP, WIDEST_LOAD, chosen_rung, dense_rows, named_sizes
+from labkit.ops.checks import WARP, aligned, chosen_rung, dense_rows, named_sizes
+from labkit.ops.gemv import reference_product
 from labkit.ops.split_k import arrival_counters
 from labkit.ops.weight_checks import check_packed
 from labkit.quant.int4 import Form
@@ -56,12 +57,10 @@ def awq_gemm(x: Tensor, weight: PackedInt4, *, rung: str | None = None) -> Tenso
     check_packed("awq_gemm", weight)
     if executor_for(x, weight.data) == "torch":
         return reference(x, weight)
-    rows = dense_rows("awq_gemm", "x", x)
+    rows = aligned(dense_rows("awq_gemm", "x", x))
     outputs, inputs = weight.shape
     count = named_sizes("awq_gemm", {"x": (rows, torch.float16, ("rows", inputs))})["rows"]
     rung = chosen_rung("awq_gemm", rung, RUNGS) if rung is not None or count > SMALL_M else "4_small_m"
-    if rows.data_ptr() % WIDEST_LOAD:
-        rows = rows.clone()
     y = rows.new_empty(count, outputs)
     if count and outputs:
         _launch(rung, rows, weight, y)
@@ -70,7 +69,7 @@ def awq_gemm(x: Tensor, weight: PackedInt4, *, rung: str | None = None) -> Tenso
 
 def reference(x: Tensor, weight: PackedInt4) -> Tensor:
     """The definition in torch: fp32 weights and sums, the result rounded to x's dtype."""
-    return (x.float() @ unpack(weight).dequantize().T).to(x.dtype)
+    return reference_product(x, unpack(weight).dequantize(), None)
 
 
 def macros(group_size: int, form: Form) -> dict[str, int]:

@@ -97,7 +97,10 @@ def _launch(rung: str, given: Operands, weight: PackedInt4, silu_mul: bool) -> N
 
 
 def _columns(rung: str, width: int, size: int, silu_mul: bool) -> tuple[int, int]:
-    """Columns of the grid (tiles, where warps have one each), and how many of the weight's outputs each holds."""
+    """Columns of the grid (tiles, where warps have one each), and how many of the weight's outputs each holds.
+
+    Those of the last rung are LANES times PARTS of its source.
+    """
     if rung == RUNGS[-1]:
         outputs = 32 if size == 1 else 64
         return -(-width * (2 if silu_mul else 1) // outputs), outputs

@@ -127,6 +127,12 @@ def dense_rows(op: str, name: str, x: Tensor) -> Tensor:
     return x.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous()
 
 
+def aligned(x: Tensor, nbytes: int = WIDEST_LOAD) -> Tensor:
+    """``x``, or a copy where it is not dense or does not start at a multiple of ``nbytes``."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % nbytes else x
+
+
 def span(x: Tensor) -> Tensor:
     """The stretch of memory from the first element of a strided view to its last, as a dense vector.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out
 from labkit.errors import KernelArgumentError
-from labkit.ops.checks import WARP, WIDEST_LOAD, named_sizes
+from labkit.ops.checks import WARP, aligned, named_sizes
 from labkit.ops.split_k import arrival_counters
 
 MOST_ROWS = 8  # of x
@@ -42,13 +42,7 @@ def operands(op: str, x: Tensor, residual: Tensor | None, outputs: int, inputs: 
     if residual is not None:
         named_sizes(op, {"residual": (residual, torch.float16, (rows, outputs))})
         residual = aligned(residual, residual.element_size())
-    return Operands(aligned(x, WIDEST_LOAD), residual, x.new_empty(rows, outputs))
-
-
-def aligned(x: Tensor, nbytes: int) -> Tensor:
-    """``x``, or a copy where it is not dense or does not start at a multiple of ``nbytes``."""
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() % nbytes else x
+    return Operands(aligned(x), residual, x.new_empty(rows, outputs))
 
 
 def row_class(rows: int) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.ops.awq_gemv import awq_gemv
+from labkit.ops.checks import aligned
 from labkit.ops.linear_candidates import CANDIDATES, Build, KernelWeight, builds
 from labkit.ops.silu_mul import silu_mul
 from labkit.ops.tuning import Place, choose, place_of, ranges
@@ -18,8 +19,6 @@ from labkit.ops.workspace import HalfWorkspace
 from labkit.quant.int4 import Form, Int4Weight
 from labkit.quant.int8 import Int8Weight
 from labkit.quant.pack import TILE, PackedInt4, pack
-
-ALIGNMENT = 16  # bytes: of the widest load
 
 
 class KernelLinear:
@@ -102,8 +101,6 @@ def int8_linear(weight: Int8Weight, workspace: HalfWorkspace) -> KernelLinear:
 
 def half_linear(weight: Tensor, workspace: HalfWorkspace) -> KernelLinear:
     """A dense weight in fp16; one that begins at an odd place of a file is copied, so that loads may be wide."""
-    half = weight.to(torch.float16).contiguous()
-    if half.data_ptr() % ALIGNMENT:
-        half = half.clone()
+    half = aligned(weight.to(torch.float16))
     outputs, inputs = half.shape
     return KernelLinear(half, WeightShape("half", outputs, inputs, 0), workspace)

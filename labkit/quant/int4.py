@@ -25,6 +25,15 @@ Form = Literal["scale_zero", "scale_bias"]
 TILE = 1 << 21
 
 
+def dense_output(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, out: Tensor | None) -> Tensor:
+    """Where to dequantize to: ``out``, if given, else a new tensor. Raises ValueError for an out that does not fit."""
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if out.shape != shape or not out.is_contiguous():
+        raise ValueError(f"workspace must be contiguous {shape}, not {tuple(out.shape)}.")
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class Int4Weight:
     """A quantized weight ``[N, K]``.
@@ -90,10 +99,7 @@ class Int4Weight:
 
         out: contiguous ``[N, K]`` workspace to write into; its dtype then counts.
         """
-        if out is None:
-            out = torch.empty(self.shape, dtype=dtype, device=self.device)
-        if out.shape != self.shape or not out.is_contiguous():
-            raise ValueError(f"workspace must be contiguous {self.shape}, not {tuple(out.shape)}.")
+        out = dense_output(self.shape, dtype, self.device, out)
         step = self._rows_per_tile()
         for start in range(0, self.shape[0], step):
             self.rows(slice(start, start + step))._write(out[start : start + step])

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labkit.quant.int4 import TILE, dense_output
 from labkit.quant.pack import GROUP_SIZES
-
-# Rows widened at a time: see quant.int4.
-TILE = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +66,7 @@ class Int8Weight:
 
         out: contiguous ``[N, K]`` workspace to write into; its dtype then counts.
         """
-        if out is None:
-            out = torch.empty(self.shape, dtype=dtype, device=self.device)
-        if out.shape != self.shape or not out.is_contiguous():
-            raise ValueError(f"workspace must be contiguous {self.shape}, not {tuple(out.shape)}.")
+        out = dense_output(self.shape, dtype, self.device, out)
         step = max(1, TILE // self.shape[1])
         for q, scales, w in zip(self.q.split(step), self.scales.split(step), out.split(step), strict=True):
             grouped = q.view(*scales.shape, self.group_size)
