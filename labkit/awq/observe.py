@@ -14,6 +14,7 @@ from labkit.model.layers import Projection, Rope
 from labkit.model.llama import LlamaLayer
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.silu_mul import silu_mul
+from labkit.quant.kv import KVFormat
 
 MOST_ROWS = 512  # inputs kept as they are, spread over the calibration text
 
@@ -96,7 +97,7 @@ class LayerRunner:
         self._config, pages = config, -(-window // PAGE_SIZE)
         self._batch = ForwardBatch([SequenceChunk([0] * window, 0, list(range(1, pages + 1)), 0)])
         self._rope = Rope(config.rope)(self._batch.positions)
-        caches = make_cache(config, pages, 1, torch.float32, torch.float32)
+        caches = make_cache(config, pages, 1, torch.float32, KVFormat(torch.float32))
         self._caches = dict(zip(config.layer_types, caches, strict=True))  # one of each kind is enough
 
     def run(self, layer: Layer, number: int, hidden: Tensor) -> Tensor:

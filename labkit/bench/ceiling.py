@@ -44,7 +44,7 @@ class Ceiling:
 def decode_ceiling(llm: LLM, context: int, batch: int, bandwidth: float) -> Ceiling:
     """The ceiling of a loaded model at ``context`` tokens per sequence; ``bandwidth`` as from ``read_bandwidth``."""
     engine = llm.engine
-    kv = context * kv_bytes_per_token(engine.model_config, engine.config.torch_kv_dtype)
+    kv = context * kv_bytes_per_token(engine.model_config, engine.config.kv_format)
     state = state_bytes_per_slot(engine.model_config, engine.config.torch_dtype)
     weights = sum(linear.bytes_read(batch) for linear in engine.runner.model.linears.values())
     return Ceiling(batch, weights, batch * (kv + state), bandwidth)

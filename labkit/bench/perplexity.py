@@ -96,7 +96,7 @@ def perplexity(
         tokens=len(ids) - 1,
         window=window,
         stride=stride,
-        kv_dtype=dtype_name(settings.torch_kv_dtype),
+        kv_dtype=settings.kv_format.label,
         dtype=dtype_name(settings.torch_dtype),
         model=str(settings.model),
         quantize_leftovers=settings.quantize_leftovers,
@@ -142,9 +142,9 @@ def _comparison(llm: LLM, reference: LLM, same: int, kl: Tensor, window: int, st
         window=window,
         stride=stride,
         dtype=dtype_name(ours.torch_dtype),
-        kv_dtype=dtype_name(ours.torch_kv_dtype),
+        kv_dtype=ours.kv_format.label,
         reference_dtype=dtype_name(theirs.torch_dtype),
-        reference_kv_dtype=dtype_name(theirs.torch_kv_dtype),
+        reference_kv_dtype=theirs.kv_format.label,
         model=str(ours.model),
     )
 

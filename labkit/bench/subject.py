@@ -45,7 +45,7 @@ class LabkitSubject:
             "system": "labkit" if packed == "none" else f"labkit, leftovers {packed}",
             "model": str(config.model),
             "dtype": dtype_name(config.torch_dtype),
-            "kv_cache_dtype": dtype_name(config.torch_kv_dtype),
+            "kv_cache_dtype": config.kv_format.label,
         }
         self.vocabulary = llm.engine.num_valid
 

@@ -39,7 +39,7 @@ def demo_figures(llm: LLM, output: RequestOutput) -> dict[str, Any]:
         "prefill_tok_s": len(output.prompt_ids) / metrics.ttft if metrics.ttft else None,
         "decode_tok_s": 1 / metrics.tpot if metrics.tpot else None,
         "kv_pages_used": engine.peak_pages,
-        "kv_page_bytes": page_bytes(engine.model_config, engine.config.torch_kv_dtype),
+        "kv_page_bytes": page_bytes(engine.model_config, engine.config.kv_format),
         "peak_memory_bytes": peak_memory_bytes(),
     }
 

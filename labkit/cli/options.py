@@ -15,7 +15,9 @@ Executor = Annotated[str, typer.Option(help="Where operations run: auto, torch o
 Dtype = Annotated[
     str, typer.Option(help="Of activations: auto (bf16; fp16 for sim), bfloat16, float16 or float32 (exact).")
 ]
-KvDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="Of KV pages: auto (the model dtype) or int8.")]
+KvDtype = Annotated[
+    str, typer.Option("--kv-cache-dtype", help="Of KV pages: auto (the model dtype), fp16, int8, int4 or k8v4.")
+]
 MaxSeqLen = Annotated[int | None, typer.Option(help="Tokens of prompt and output together.")]
 Leftovers = Annotated[
     str, typer.Option("--quantize-leftovers", help="Pack matrices that are not quantized: none, int8 or int4.")

@@ -10,9 +10,9 @@ import torch
 
 from labkit.errors import ConfigError, ExecutorError
 from labkit.model.leftovers import CHOICES as QUANTIZE_LEFTOVERS
+from labkit.quant.kv import KVFormat
 
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-KV_DTYPES = {"auto": None, "int8": torch.int8}
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class EngineConfig:
     executor: where the operations run; "auto" takes the best one here. "sim" runs those that have a CUDA kernel on
         the simulator, thousands of times slower than a GPU; the others run in torch.
     dtype: of the activations. "auto" is bf16 on a CPU, fp16 on the simulator; "float32" is the exact path.
-    kv_cache_dtype: "auto" (the model dtype) or "int8".
+    kv_cache_dtype: "auto" (the model dtype), "fp16", "int8", "int4" or "k8v4" (keys in INT8, values in INT4).
     max_seq_len: tokens of prompt and output together; None: the model's own limit, at most 8192.
     decode_batch_size: sequences that run at the same time.
     num_pages: KV pages of 64 tokens; None: as many as the batch can fill, within a quarter of the free memory.
@@ -49,7 +49,7 @@ class EngineConfig:
         if not isinstance(self.model, (str, Path)) or not str(self.model):
             raise ConfigError(f"model is {self.model!r}.", cure="Give a directory, a .gguf file or a model's name.")
         _one_of("dtype", self.dtype, DTYPES)
-        _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_DTYPES)
+        KVFormat.named(self.kv_cache_dtype, self.torch_dtype)
         _one_of("executor", self.executor, ("auto", "torch", "sim", "cuda"))
         _one_of("quantize_leftovers", self.quantize_leftovers, QUANTIZE_LEFTOVERS)
         if self.executor == "cuda":
@@ -75,9 +75,9 @@ class EngineConfig:
         return DTYPES[self.dtype] or (torch.float16 if self.executor == "sim" else torch.bfloat16)
 
     @property
-    def torch_kv_dtype(self) -> torch.dtype:
-        """Of the KV pages."""
-        return KV_DTYPES[self.kv_cache_dtype] or self.torch_dtype
+    def kv_format(self) -> KVFormat:
+        """What the KV pages hold."""
+        return KVFormat.named(self.kv_cache_dtype, self.torch_dtype)
 
 
 def _one_of(name: str, value: Any, allowed: Any) -> None:

@@ -57,7 +57,7 @@ class Engine:
         self.tokenizer: Tokenizer | None = open_tokenizer(self.checkpoint)
         self.max_seq_len = sequence_limit(config, model.config)
         self.num_pages = number_of_pages(config, model.config, self.max_seq_len)
-        dtypes = config.torch_dtype, config.torch_kv_dtype
+        dtypes = config.torch_dtype, config.kv_format
         self.runner = Runner(model, self.num_pages, config.decode_batch_size, *dtypes, executor=config.executor)
         self.scheduler = Scheduler(
             SchedulerConfig(

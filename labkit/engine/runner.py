@@ -17,6 +17,7 @@ from labkit.model.loader import Model
 from labkit.ops.ladders import LADDERS
 from labkit.ops.linear_candidates import PRODUCTS, Build
 from labkit.ops.linear_kernels import KernelLinear
+from labkit.quant.kv import KVFormat
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class Runner:
         num_pages: int,
         slots: int,
         dtype: torch.dtype,
-        kv_dtype: torch.dtype,
+        kv_format: KVFormat,
         executor: str = "auto",
     ) -> None:
         self.model, self.executor = model, executor
         if executor == "sim":
-            _check_kernels(model, kv_dtype)
-        self.cache = make_cache(model.config, num_pages, slots, dtype, kv_dtype)
+            _check_kernels(model, kv_format)
+        self.cache = make_cache(model.config, num_pages, slots, dtype, kv_format)
 
     @torch.inference_mode()
     def run(self, batch: Batch, every_row_of: Container[int] = ()) -> StepLogits:
@@ -79,17 +80,16 @@ class Runner:
         return self.model.head(hidden).float()
 
 
-def _check_kernels(model: Model, kv_dtype: torch.dtype) -> None:
+def _check_kernels(model: Model, kv_format: KVFormat) -> None:
     """Have every kernel of the model before the first request: a lack of one would fail each of them.
 
     Those of the linear layers depend on the weights, so the layers name them; the configuration says the others.
     """
-    kv_name = "int8" if kv_dtype == torch.int8 else "auto"
     needed = [
         Build(ladder.op, ladder.shipped, macros)
         for ladder in LADDERS.values()
         if ladder.op not in PRODUCTS
-        for macros in ladder.specialisations(model.config, 1, kv_name)
+        for macros in ladder.specialisations(model.config, 1, kv_format.name)
     ]
     for linear in model.linears.values():
         needed += linear.builds if isinstance(linear, KernelLinear) else []

@@ -31,7 +31,7 @@ def number_of_pages(config: EngineConfig, model: ModelConfig, max_seq_len: int) 
     """
     wanted = config.num_pages or config.decode_batch_size * -(-max_seq_len // PAGE_SIZE)
     states = config.decode_batch_size * state_bytes_per_slot(model, config.torch_dtype)
-    size, free = page_bytes(model, config.torch_kv_dtype), psutil.virtual_memory().available
+    size, free = page_bytes(model, config.kv_format), psutil.virtual_memory().available
     if size and not config.num_pages:
         wanted = min(wanted, max(free // 4 - states, 0) // size)
     if wanted < 1 or states + wanted * size > free:

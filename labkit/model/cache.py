@@ -10,6 +10,7 @@ from torch import Tensor
 from labkit.model.config import FULL_ATTENTION, ModelConfig, Qwen35Config
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_kv import KVPages
+from labkit.quant.kv import KVFormat
 
 
 @dataclass
@@ -37,29 +38,27 @@ class GdnState:
 ModelCache = list[KVPages | GdnState]  # one entry per layer
 
 
-def make_cache(
-    config: ModelConfig, num_pages: int, slots: int, dtype: torch.dtype, kv_dtype: torch.dtype
-) -> ModelCache:
+def make_cache(config: ModelConfig, num_pages: int, slots: int, dtype: torch.dtype, kv_format: KVFormat) -> ModelCache:
     """Caches for every layer. Page 0 comes on top of ``num_pages``: it pads page tables and is never handed out."""
     cache: ModelCache = []
     for kind in config.layer_types:
         if kind == FULL_ATTENTION:
-            cache.append(KVPages.zeros(num_pages + 1, config.num_key_value_heads, config.head_dim, kv_dtype))
+            cache.append(KVPages.zeros(num_pages + 1, config.num_key_value_heads, config.head_dim, kv_format))
         else:
             assert isinstance(config, Qwen35Config)
             cache.append(GdnState.zeros(slots, config, dtype))
     return cache
 
 
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: torch.dtype) -> int:
+def kv_bytes_per_token(config: ModelConfig, kv_format: KVFormat) -> int:
     """Bytes of K and V of one token over all attention layers, scales included."""
-    heads = config.num_attention_layers * config.num_key_value_heads * 2
-    return heads * (config.head_dim * kv_dtype.itemsize + (2 if kv_dtype == torch.int8 else 0))
+    heads = config.num_attention_layers * config.num_key_value_heads
+    return heads * kv_format.bytes_per_head(config.head_dim)
 
 
-def page_bytes(config: ModelConfig, kv_dtype: torch.dtype) -> int:
+def page_bytes(config: ModelConfig, kv_format: KVFormat) -> int:
     """Bytes of one page of 64 tokens over all attention layers."""
-    return PAGE_SIZE * kv_bytes_per_token(config, kv_dtype)
+    return PAGE_SIZE * kv_bytes_per_token(config, kv_format)
 
 
 def state_bytes_per_slot(config: ModelConfig, dtype: torch.dtype) -> int:

@@ -12,8 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from labkit.ops.kv_slots import KVSlots
 from labkit.ops.layout import PAGE_SIZE
-from labkit.ops.paged_kv import KVSlots
+from labkit.ops.paged_batch import PagedBatch
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,10 @@ class SequenceChunk:
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """One chunk of several tokens: its rows in the batch, first position, page table [P] and state slot."""
+    """One chunk of several tokens: its rows in the batch, its first position and its state slot."""
 
     rows: slice
     start: int
-    table: Tensor
     slot: int
 
 
@@ -62,24 +62,19 @@ class ForwardBatch:
     def _prefills(self) -> list[PrefillChunk]:
         row, result = self.num_decodes, []
         for chunk in self.chunks[self.num_decodes :]:
-            table = torch.tensor(chunk.pages[: -(-chunk.end // PAGE_SIZE)])
-            result.append(PrefillChunk(slice(row, row + chunk.length), chunk.start, table, chunk.slot))
+            result.append(PrefillChunk(slice(row, row + chunk.length), chunk.start, chunk.slot))
             row += chunk.length
         return result
 
     @cached_property
-    def decode_table(self) -> Tensor:
-        """Page tables of the decodes, padded with page 0: [B, P]."""
-        decodes = self.chunks[: self.num_decodes]
-        width = max(-(-c.end // PAGE_SIZE) for c in decodes)
-        return torch.tensor([(c.pages + [0] * width)[:width] for c in decodes])
+    def decoding(self) -> PagedBatch:
+        """The pages of the decodes, a row each."""
+        return _paged(self.chunks[: self.num_decodes])
 
     @cached_property
-    def decode_mask(self) -> Tensor:
-        """True where a page slot holds a token of the sequence: bool [B, 1, 1, P * 64]."""
-        lengths = torch.tensor([c.end for c in self.chunks[: self.num_decodes]])
-        slots = torch.arange(self.decode_table.shape[1] * PAGE_SIZE)
-        return (slots[None, :] < lengths[:, None])[:, None, None, :]
+    def prefilling(self) -> PagedBatch:
+        """The pages of the longer chunks."""
+        return _paged(self.chunks[self.num_decodes :])
 
     @cached_property
     def decode_slots(self) -> Tensor:
@@ -90,6 +85,10 @@ class ForwardBatch:
     def last_rows(self) -> Tensor:
         """The row of each chunk's last token: [chunks]."""
         return torch.tensor([c.length for c in self.chunks]).cumsum(0) - 1
+
+
+def _paged(chunks: list[SequenceChunk]) -> PagedBatch:
+    return PagedBatch.of([c.length for c in chunks], [c.end for c in chunks], [c.pages for c in chunks])
 
 
 def _pages_of_tokens(chunk: SequenceChunk) -> Tensor:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from labkit.model.config import LinearScaling, Llama3Scaling, RopeConfig
 from labkit.model.forward_batch import ForwardBatch
-from labkit.ops.attention import attention_decode, attention_prefill
+from labkit.ops.attention_decode import attention_decode
+from labkit.ops.attention_prefill import attention_prefill
 from labkit.ops.linear import FusedLinear, Linear
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.rmsnorm import add_rmsnorm, rmsnorm
@@ -95,12 +96,21 @@ class Rope:
         return rope_table(self.freqs, positions)
 
 
-def paged_attention(q: Tensor, k: Tensor, v: Tensor, pages: KVPages, batch: ForwardBatch) -> Tensor:
-    """Write k, v [T, kv_heads, D] into the pages, then attend with q [T, heads, D]; returns [T, heads, D]."""
+def paged_attention(
+    q: Tensor, k: Tensor, v: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor | None = None
+) -> Tensor:
+    """Write k, v [T, kv_heads, D] into the pages, then attend with q [T, heads, D]; returns [T, heads, D].
+
+    gate: [T, heads, D]; the result is multiplied by its sigmoid.
+    """
     pages.write(k, v, batch.kv_slots)
+    q = pages.rotated(q).to(q.dtype)
     decodes = batch.num_decodes
     outputs = []
     if decodes:
-        outputs.append(attention_decode(q[:decodes], pages, batch.decode_table, batch.decode_mask))
-    outputs += [attention_prefill(q[chunk.rows], pages, chunk.table, chunk.start) for chunk in batch.prefills]
+        gates = None if gate is None else gate[:decodes]
+        outputs.append(attention_decode(q[:decodes], pages, batch.decoding, gate=gates))
+    if batch.prefills:
+        gates = None if gate is None else gate[decodes:]
+        outputs.append(attention_prefill(q[decodes:], pages, batch.prefilling, gate=gates))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]

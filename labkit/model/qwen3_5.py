@@ -42,8 +42,7 @@ class GatedAttention:
         q_gate, k, v = heads.split((2 * self.heads, self.kv_heads, self.kv_heads), dim=1)
         q, gate = q_gate.reshape(tokens, self.heads, 2, self.dim).unbind(2)
         q, k = apply_rope_qk(self.q_norm(q), self.k_norm(k), *rope)
-        attended = paged_attention(q, k, v, pages, batch)
-        return self.out((attended * gate.sigmoid()).flatten(1))
+        return self.out(paged_attention(q, k, v, pages, batch, gate).flatten(1))
 
 
 class GatedDeltaNet:

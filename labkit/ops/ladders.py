@@ -11,7 +11,7 @@ from labkit.ops import (
     dequant_int4,
     gemv_half,
     gemv_int8,
-    paged_kv,
+    kv_write,
     rmsnorm,
     rope,
     silu_mul,
@@ -53,7 +53,7 @@ def _rope(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros
 def _kv_write(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
     if kv_cache_dtype not in HALF_PAGES:
         return []
-    return [paged_kv.macros(_kv_heads(config, tp_size), config.head_dim)]
+    return [kv_write.macros(_kv_heads(config, tp_size), config.head_dim)]
 
 
 def _awq_gemv(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
@@ -106,9 +106,9 @@ LADDERS = {
         ),
         Ladder(
             op="kv_write",
-            rungs=tuple(paged_kv.RUNGS),
+            rungs=tuple(kv_write.RUNGS),
             entries=("kv_write",),
-            default_macros=(paged_kv.macros(4, 256), paged_kv.macros(3, 64), paged_kv.macros(2, 256)),
+            default_macros=(kv_write.macros(4, 256), kv_write.macros(3, 64), kv_write.macros(2, 256)),
             specialisations=_kv_write,
         ),
         Ladder(

@@ -1,3 +1,4 @@
 """Sizes that the kernels, the engine and the pictures agree on."""
 
 PAGE_SIZE = 64  # tokens in a KV page
+QUERY_TILE = 64  # rows of one sequence that prefill attention works on together

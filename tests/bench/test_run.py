@@ -213,7 +213,7 @@ def test_ceiling_counts_the_bytes_of_a_step(dtype: str, kv: str, tiny_path: Path
         ceiling = decode_ceiling(llm, context=100, batch=3, bandwidth=1e9)
         config = llm.engine.config
         linears = llm.engine.runner.model.linears
-        kv_bytes = kv_bytes_per_token(llm.engine.model_config, config.torch_kv_dtype)
+        kv_bytes = kv_bytes_per_token(llm.engine.model_config, config.kv_format)
         state = state_bytes_per_slot(llm.engine.model_config, config.torch_dtype)
     assert ceiling.cache_bytes == 3 * (100 * kv_bytes + state)
     assert ceiling.weight_bytes == sum(linear.bytes_read(3) for linear in linears.values())

@@ -15,9 +15,9 @@ from helpers import ops_dequant, ops_gemm, ops_gemv, ops_leftovers
 from helpers.accuracy import FP32_SUMS, HALF_STEP, Shape, relative_error, rows, shifted
 from torch import Tensor
 
-from labkit.ops import paged_kv, rmsnorm, rope, silu_mul, softmax_online, split_k
+from labkit.ops import kv_write, rmsnorm, rope, silu_mul, softmax_online, split_k
+from labkit.ops.kv_slots import KVSlots
 from labkit.ops.layout import PAGE_SIZE
-from labkit.ops.paged_kv import KVSlots
 
 SMALL: dict[str, list[Shape]] = {
     # rows, elements, zero-centred weight, elements by which x is shifted in memory
@@ -156,7 +156,7 @@ def check_kv_write(rung: str, shape: Shape, device: str) -> None:
             pool[page] = 0
         for t, (page, offset) in enumerate(zip(slots.page.tolist(), slots.offset.tolist(), strict=True)):
             pool[page, :, offset] = new[t]
-    paged_kv.kv_write(k, v, slots, *pools, rung=rung)
+    kv_write.kv_write(k, v, slots, *pools, rung=rung)
     for pool, wanted in zip(pools, expected, strict=True):
         assert torch.equal(pool.view(torch.int16), wanted.view(torch.int16))
 
@@ -190,7 +190,7 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, Shape, str], None]]] = {
     "add_rmsnorm": (rmsnorm.RUNGS, check_add_rmsnorm),
     "silu_mul": (silu_mul.RUNGS, check_silu_mul),
     "rope": (rope.RUNGS, check_rope),
-    "kv_write": (paged_kv.RUNGS, check_kv_write),
+    "kv_write": (kv_write.RUNGS, check_kv_write),
     "softmax_online": (softmax_online.RUNGS, check_softmax_online),
 }
 

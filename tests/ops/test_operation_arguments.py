@@ -12,7 +12,8 @@ from torch import Tensor
 from labkit.device import Kernel, use_executor
 from labkit.device.nvrtc import find_nvrtc
 from labkit.errors import KernelArgumentError, KernelBuildError
-from labkit.ops.paged_kv import KVSlots, kv_write
+from labkit.ops.kv_slots import KVSlots
+from labkit.ops.kv_write import kv_write
 from labkit.ops.rmsnorm import add_rmsnorm, rmsnorm
 from labkit.ops.rope import apply_rope, apply_rope_qk, inverse_frequencies, rope_table
 from labkit.ops.silu_mul import silu_mul
