@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def seed(request: pytest.FixtureRequest) -> int:
     random.seed(value)
     torch.manual_seed(value)
     return value
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell starts background jobs with Ctrl-C ignored, which children inherit: tests of interrupts need it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
