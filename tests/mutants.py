@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,36 +120,43 @@ def verdict(mutant: Mutant) -> str:
         (folder / mutant.file).write_text(mutant.text, encoding="utf-8")
         changed = False
         for op, shape in [(name, shape) for name in OPERATIONS[mutant.folder] for shape in SMALL[name]]:
-            was, _ = outcome(original, 0, op, mutant.rung, shape)
-            code, what = outcome(folder, number, op, mutant.rung, shape)
-            changed |= was != code
+            at = number, op, mutant.rung, shape
+            code, what = compiled(folder, *at)
+            if code == compiled(original, 0, *at[1:])[0]:
+                continue  # the mutant is not in what this shape runs
+            changed, what = True, what or outcome(folder, *at)
             if what:
                 return what
     return "survives" if changed else "same code"
 
 
-def outcome(root: Path, number: int, op: str, rung: str, shape: Shape) -> tuple[list[str], str]:
-    """The PTX that a check of the sources below ``root`` launches, and what was wrong with it ("": nothing).
+def compiled(root: Path, number: int, op: str, rung: str, shape: Shape) -> tuple[list[str], str]:
+    """The PTX that a check of the sources below ``root`` would launch, and "does not compile" or "".
 
-    number: tells one set of sources from another wherever kernels are remembered; 0 for the originals, which need not
-    run again.
+    number: tells one set of sources from another wherever kernels are remembered; 0 for the originals.
     """
     code: list[str] = []
-
-    def launch(self: Kernel, *arguments: Any) -> None:
-        numbered = Kernel(self.op, self.rung, self.entry, {**self.macros, "MUTANT": number})
-        code.append(LINE_TABLE.sub("", numbered.image.ptx))
-        if number:
-            original_launch(numbered, *arguments)
-
-    original_launch = Kernel.launch
-    with mock.patch.object(sources, "source_root", lambda: root), mock.patch.object(Kernel, "launch", launch):
-        return code, _complaint(op, rung, shape)
+    what = _complaint(root, op, rung, shape, lambda kernel, *_: code.append(_numbered(kernel, number).image.ptx))
+    return [LINE_TABLE.sub("", ptx) for ptx in code], what if what == "does not compile" else ""
 
 
-def _complaint(op: str, rung: str, shape: Shape) -> str:
+def outcome(root: Path, number: int, op: str, rung: str, shape: Shape) -> str:
+    """What was wrong with the sources below ``root`` ("": nothing)."""
+    launch = Kernel.launch
+    return _complaint(root, op, rung, shape, lambda kernel, *arguments: launch(_numbered(kernel, number), *arguments))
+
+
+def _numbered(kernel: Kernel, number: int) -> Kernel:
+    return Kernel(kernel.op, kernel.rung, kernel.entry, {**kernel.macros, "MUTANT": number})
+
+
+def _complaint(root: Path, op: str, rung: str, shape: Shape, launch: Callable[..., None]) -> str:
     try:
-        with use_executor("sim"):
+        with (
+            mock.patch.object(sources, "source_root", lambda: root),
+            mock.patch.object(Kernel, "launch", launch),
+            use_executor("sim"),
+        ):
             check(op, rung, shape, "cpu")
     except KernelBuildError:
         return "does not compile"
