@@ -18,7 +18,7 @@ def main(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
-    executor: Annotated[str, typer.Option(help="Where operations run: auto, torch or sim.")] = "auto",
+    executor: Annotated[str, typer.Option(help="Where operations run: auto, cuda, torch or sim.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
     kv_cache_dtype: Annotated[str, typer.Option(help="auto or int8.")] = "auto",
     max_seq_len: Annotated[int | None, typer.Option(help="Tokens of prompt and answer together.")] = None,

@@ -57,6 +57,11 @@ LINE_TABLE = re.compile(r"^\s*(?:\.loc|\.file|//).*$|\.section[^}]*\}", re.MULTI
 ALL_THE_SAME = "all lanes hold the same after the butterfly, and store the same to one word"
 FROM_L2 = "the memory model wants it, but what follows is read with __ldcg, from L2, where no old copy can be"
 GEMV_STORE = "if (lane == 0) y[at] = __float2half_rn(total + (residual ? __half2float(residual[at]) : 0.0f));"
+WORD_STORE = "if (lane % WORD_LANES == 0) reinterpret_cast<unsigned*>(row.values)[lane / WORD_LANES] = word;"
+PAIR_STORE = "if (lane % LANES == 0) reinterpret_cast<half2*>(row.params)[lane / LANES] = __halves2half2(scale, bias);"
+WIDE_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(softmax.largest[j], sum);"
+PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
+ONLY_SLOWER = "a full page then goes through the steps of a partly filled one, which change nothing in it"
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/reduce.cuh", "if (lane == 0) sums[threadIdx.x / WARP] = value;"): ALL_THE_SAME,
     ("softmax_online/3_vector.cu", "if (lane == 0) of_warp[threadIdx.x / WARP] = own;"): ALL_THE_SAME,
@@ -64,6 +69,13 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("gemv_int8/1_coalesced.cu", GEMV_STORE): ALL_THE_SAME,
     ("gemv_int8/2_magic.cu", GEMV_STORE): ALL_THE_SAME,
     ("common/split_k.cuh", "if (last) __threadfence();"): FROM_L2,
+    ("common/kv_quant.cuh", "if (lane_index() == 0) row.params[0] = scale;"): ALL_THE_SAME,
+    ("common/kv_quant.cuh", WORD_STORE): "the lanes of a word hold the same, and store it to one place",
+    ("common/kv_quant.cuh", PAIR_STORE): "the lanes of a group hold the same, and store it to one place",
+    ("attention_decode/4_wide.cu", WIDE_MERGE): ALL_THE_SAME,
+    ("attention_decode/packed.cuh", PACKED_MERGE): ALL_THE_SAME,
+    ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,
+    ("attention_prefill/tensor.cuh", "if (position >= PAGE_TOKENS - 1) return;"): ONLY_SLOWER,
     (
         "awq_gemm/5_large_tile.cu",
         "if (step % GROUP_CHUNKS == 0) pairs[t] = __ldg(&group.pairs[lane]);",
@@ -94,10 +106,14 @@ class Mutant:
         return f"{self.folder}/{self.rung} {self.file}:{self.line} {self.kind}: {self.before}  ->  {self.after}"
 
 
-def mutants(folder: str, rung: str) -> Iterator[Mutant]:
-    """All mutants of a rung, those of the headers that it includes among them."""
-    source = sources.read_rung(folder, rung)
-    for file, text in ((f"{folder}/{rung}.cu", source.text), *source.headers.items()):
+def mutants(folder: str) -> Iterator[Mutant]:
+    """All mutants of a folder's rungs, and of every header on the last rung that includes it."""
+    texts: dict[str, tuple[str, str]] = {}  # file -> rung, text
+    for rung in CHECKS[OPERATIONS[folder][0]][0]:
+        source = sources.read_rung(folder, rung)
+        texts[f"{folder}/{rung}.cu"] = rung, source.text
+        texts |= {file: (rung, text) for file, text in source.headers.items()}
+    for file, (rung, text) in texts.items():
         for kind, pattern, replacement in RULES:
             for match in re.finditer(pattern, text):
                 if "//" not in text[text.rfind("\n", 0, match.start()) : match.start()]:
@@ -169,8 +185,7 @@ def _complaint(root: Path, op: str, rung: str, shape: Shape, launch: Callable[..
 
 def survey(folders: Iterable[str]) -> list[tuple[Mutant, str]]:
     """Every mutant that compiles to other code, with its verdict."""
-    rungs = [(folder, rung) for folder in folders for rung in CHECKS[OPERATIONS[folder][0]][0]]
-    found = [(mutant, verdict(mutant)) for folder, rung in rungs for mutant in mutants(folder, rung)]
+    found = [(mutant, verdict(mutant)) for folder in folders for mutant in mutants(folder)]
     return [(mutant, what) for mutant, what in found if what not in ("does not compile", "same code")]
 
 

@@ -31,10 +31,24 @@ __device__ __forceinline__ void mma_m8n8k4(float (&c)[8], unsigned a0, unsigned 
       : "r"(a0), "r"(a1), "r"(bits_of(b0)), "r"(bits_of(b1)));
 }
 
+// The same with a b that lies by rows: the lane has four neighbouring outputs, those from 4 (lane >> 4) on of its
+// quad-pair's eight, of the input lane & 3.
+__device__ __forceinline__ void mma_m8n8k4_by_rows(float (&c)[8], unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m8n8k4.row.row.f32.f16.f16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
+      : "r"(a0), "r"(a1), "r"(b0), "r"(b1));
+}
+
 // c += x w over the eight inputs of a word: x of the lane's row, w of its output.
 __device__ __forceinline__ void multiply(float (&c)[8], const uint4& x, const half2 (&w)[4]) {
   mma_m8n8k4(c, x.x, x.y, w[0], w[1]);
   mma_m8n8k4(c, x.z, x.w, w[2], w[3]);
+}
+
+// The same with both operands as they were loaded.
+__device__ __forceinline__ void multiply(float (&c)[8], const uint4& x, const uint4& w) {
+  multiply(c, x, reinterpret_cast<const half2(&)[4]>(w));
 }
 
 // Word j of a chunk; j is known when the kernel is compiled.

@@ -9,8 +9,10 @@
 //   PAGE_SIZE           tokens of a page
 //   THREADS             of a block
 //   VEC                 not used by this rung
-#if !defined(KV_HEADS) || !defined(HEAD_DIM) || !defined(PAGE_SIZE) || !defined(THREADS) || !defined(VEC)
-#error "kv_write is compiled with -D KV_HEADS, HEAD_DIM, PAGE_SIZE, THREADS and VEC"
+//   K_BITS, V_BITS      16: this rung writes fp16 pages only
+#if !defined(KV_HEADS) || !defined(HEAD_DIM) || !defined(PAGE_SIZE) || !defined(THREADS) || !defined(VEC) || \
+    !defined(K_BITS) || !defined(V_BITS)
+#error "kv_write is compiled with -D KV_HEADS, HEAD_DIM, PAGE_SIZE, THREADS, VEC, K_BITS and V_BITS"
 #endif
 
 #include <cuda_fp16.h>

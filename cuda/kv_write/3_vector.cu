@@ -9,8 +9,10 @@
 //   PAGE_SIZE           tokens of a page
 //   THREADS             of a block, PAGE_SIZE or more
 //   VEC                 elements that move together: 8, or fewer where HEAD_DIM or an address is no multiple of 8
-#if !defined(KV_HEADS) || !defined(HEAD_DIM) || !defined(PAGE_SIZE) || !defined(THREADS) || !defined(VEC)
-#error "kv_write is compiled with -D KV_HEADS, HEAD_DIM, PAGE_SIZE, THREADS and VEC"
+//   K_BITS, V_BITS      16: this rung writes fp16 pages only
+#if !defined(KV_HEADS) || !defined(HEAD_DIM) || !defined(PAGE_SIZE) || !defined(THREADS) || !defined(VEC) || \
+    !defined(K_BITS) || !defined(V_BITS)
+#error "kv_write is compiled with -D KV_HEADS, HEAD_DIM, PAGE_SIZE, THREADS, VEC, K_BITS and V_BITS"
 #endif
 #if THREADS < PAGE_SIZE
 #error "A thread looks at one token of the page: THREADS must be PAGE_SIZE or more"

@@ -16,7 +16,7 @@ import torch
 from labkit.engine.llm import LLM
 from labkit.model.cache import kv_bytes_per_token, state_bytes_per_slot
 
-BUFFER_BYTES = 256 << 20  # several times the last-level cache of common CPUs
+BUFFER_BYTES = 256 << 20  # several times the last-level cache of common CPUs and GPUs
 REPEATS = 5
 
 
@@ -50,13 +50,20 @@ def decode_ceiling(llm: LLM, context: int, batch: int, bandwidth: float) -> Ceil
     return Ceiling(batch, weights, batch * (kv + state), bandwidth)
 
 
-def read_bandwidth(nbytes: int = BUFFER_BYTES, repeats: int = REPEATS) -> float:
-    """Bytes per second at which torch sums a buffer that no cache holds: the best of ``repeats``, after a warm-up."""
-    buffer = torch.ones(nbytes // 4)
+def read_bandwidth(nbytes: int = BUFFER_BYTES, repeats: int = REPEATS, device: torch.device | str = "cpu") -> float:
+    """Bytes per second at which torch sums a buffer that no cache of ``device`` holds.
+
+    The best of ``repeats``, after a warm-up; on a GPU with the start of the kernel and the wait for its end.
+    """
+    buffer = torch.ones(nbytes // 4, device=device)
     return buffer.nbytes / min([_seconds_to_sum(buffer) for _ in range(repeats + 1)][1:])
 
 
 def _seconds_to_sum(buffer: torch.Tensor) -> float:
+    if buffer.is_cuda:
+        torch.cuda.synchronize(buffer.device)
     start = time.perf_counter()
     buffer.sum()
+    if buffer.is_cuda:
+        torch.cuda.synchronize(buffer.device)
     return time.perf_counter() - start

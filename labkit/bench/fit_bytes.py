@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+import torch
+
 from labkit.bench.fit_modules import COLS, KV_ROWS, WHOLE, Module
 from labkit.bench.fit_report import FitRequest
 from labkit.bench.fit_weights import WeighedModel, Weight
 from labkit.model.config import LlamaConfig, Qwen35Config
-
-INT4_GROUP = 64  # elements of the head dimension that share a scale and a zero point
+from labkit.quant.kv import KVFormat
 
 
 def weight_bytes(weights: Iterable[Weight], kv_heads: int, request: FitRequest) -> int:
@@ -30,20 +31,15 @@ def _share(module: Module, ranks: int, kv_heads: int) -> float:
 
 
 def kv_bytes_per_token(config: LlamaConfig | Qwen35Config, request: FitRequest) -> int:
-    """Keys and values of one token in the full-attention layers (and the MTP block's, if it runs) of one rank."""
+    """Keys and values of one token in the full-attention layers (and the MTP block's, if it runs) of one rank.
+
+    Raises ConfigError for heads that the KV dtype cannot hold.
+    """
     heads = max(1, config.num_key_value_heads // request.gpus)
     layers = config.num_attention_layers
     if request.mtp and isinstance(config, Qwen35Config):
         layers += config.num_mtp_layers
-    keys, values = {"k8v4": ("int8", "int4")}.get(request.kv_cache_dtype, (request.kv_cache_dtype,) * 2)
-    return layers * heads * (_row_bytes(keys, config.head_dim) + _row_bytes(values, config.head_dim))
-
-
-def _row_bytes(dtype: str, head_dim: int) -> int:
-    """One head's key (or value): int8 adds a half scale, int4 a half2 for every 64 elements."""
-    if dtype == "fp16":
-        return 2 * head_dim
-    return head_dim + 2 if dtype == "int8" else math.ceil(head_dim / 2) + 4 * math.ceil(head_dim / INT4_GROUP)
+    return layers * heads * KVFormat.named(request.kv_cache_dtype, torch.float16).bytes_per_head(config.head_dim)
 
 
 def state_bytes_per_sequence(config: LlamaConfig | Qwen35Config, ranks: int) -> int:

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.errors import ConfigError
+from labkit.quant.kv import BITS
 
 GIB = 2**30
-KV_CACHE_DTYPES = ("fp16", "int8", "int4", "k8v4")
+KV_CACHE_DTYPES = tuple(name for name in BITS if name != "auto")  # on a GPU, auto is fp16
 PACKINGS = ("file", "labkit")
 
 

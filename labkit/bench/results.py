@@ -49,11 +49,11 @@ class Origin:
     date: str
 
 
-def measured_here() -> Origin:
-    """The origin of what is measured on this machine now."""
+def measured_here(device: torch.device | str = "cpu") -> Origin:
+    """The origin of what is measured on this machine now, by a computation on ``device``."""
     return Origin(
         origin="measured",
-        device=cpu_name(),
+        device=cpu_name() if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         labkit=__version__,

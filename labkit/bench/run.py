@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from labkit.bench.ceiling import Ceiling, read_bandwidth
 from labkit.bench.results import BenchRow, measured_here
 from labkit.bench.subject import LabkitSubject, Subject
 from labkit.bench.timing import BenchStopped, ShouldStop, Timing, spreads
 from labkit.bench.workload import Workload, random_prompts
 from labkit.engine.llm import LLM
+from labkit.engine.placement import CPU
 from labkit.errors import LabkitError
 
 Progress = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
@@ -58,7 +61,9 @@ class SideBySide:
     ) -> None:
         self.subjects, self.workload = subjects, workload
         self.progress, self.should_stop = progress, should_stop
-        self.origin, self.bandwidth = measured_here(), read_bandwidth()
+        devices = {_device(subject) for subject in subjects}
+        self.origins = {device: measured_here(device) for device in devices}
+        self.bandwidths = {device: read_bandwidth(device=device) for device in devices}
 
     def __iter__(self) -> Iterator[list[BenchRow]]:
         runs = self.workload.repeats + 1
@@ -104,12 +109,12 @@ class SideBySide:
             batch=batch,
             decode_tokens=decode_tokens,
             repeats=self.workload.repeats,
-            origin=self.origin,
+            origin=self.origins[_device(subject)],
             **figures,
         )
 
     def _ceiling(self, subject: Subject, cell: tuple[int, int]) -> Ceiling | None:
-        return subject.ceiling(*cell, self.bandwidth)
+        return subject.ceiling(*cell, self.bandwidths[_device(subject)])
 
     def _next_run(self, cell: tuple[int, int], run: int) -> str:
         if run:
@@ -119,6 +124,11 @@ class SideBySide:
     def _tell(self, done: int, total: int, text: str) -> None:
         if self.progress:
             self.progress(done, total, text)
+
+
+def _device(subject: Subject) -> torch.device:
+    """Where it computes: peers do on the CPU."""
+    return subject.device if isinstance(subject, LabkitSubject) else CPU
 
 
 def _cell_name(context: int, batch: int) -> str:

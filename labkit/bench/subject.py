@@ -40,6 +40,7 @@ class LabkitSubject:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         config = llm.engine.config
+        self.device = config.placement.device
         packed = config.quantize_leftovers
         self.about: dict[str, Any] = {
             "system": "labkit" if packed == "none" else f"labkit, leftovers {packed}",

@@ -43,9 +43,9 @@ def demo(
         if not as_json:
             print(f"\n  {prompt}\n")
         output = _show(pieces, quiet=as_json, indent="  ")
-        figures = demo_figures(llm, output)
+        figures, origin = demo_figures(llm, output), measured_here(llm.engine.config.placement.device)
     if as_json:
-        o.print_json({"prompt": prompt, "text": output.text, **figures, **vars(measured_here())})
+        o.print_json({"prompt": prompt, "text": output.text, **figures, **vars(origin)})
     else:
         _console().print(demo_table(figures))
 
@@ -66,6 +66,10 @@ def generate(
     kv_cache_dtype: o.KvDtype = "auto",
     quantize_leftovers: o.Leftovers = "none",
     max_seq_len: o.MaxSeqLen = None,
+    sparse_prefill: o.SparsePrefill = False,
+    sparse_mass: o.SparseMass = None,
+    sparse_sink: o.SparseSink = None,
+    sparse_recent: o.SparseRecent = None,
     as_json: o.Json = False,
 ) -> None:
     """Continue a text, streaming.
@@ -76,6 +80,7 @@ def generate(
 
     params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, stop)
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent)
     with LLM(model, quantize_leftovers=quantize_leftovers, max_seq_len=max_seq_len, **settings) as llm:
         output = _show(llm.stream(prompt, params), quiet=as_json)
     if as_json:
@@ -97,6 +102,10 @@ def chat(
     kv_cache_dtype: o.KvDtype = "auto",
     quantize_leftovers: o.Leftovers = "none",
     max_seq_len: o.MaxSeqLen = None,
+    sparse_prefill: o.SparsePrefill = False,
+    sparse_mass: o.SparseMass = None,
+    sparse_sink: o.SparseSink = None,
+    sparse_recent: o.SparseRecent = None,
 ) -> None:
     """Talk to a model. /reset forgets the conversation; Ctrl-C stops an answer; /exit or Ctrl-D ends.
 
@@ -106,6 +115,7 @@ def chat(
 
     params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent)
     with LLM(model, quantize_leftovers=quantize_leftovers, max_seq_len=max_seq_len, **settings) as llm:
         _converse(llm, params, [{"role": "system", "content": system}] if system else [])
 

@@ -14,10 +14,12 @@ from io import TextIOWrapper
 import typer
 
 from labkit.cli import answer, machine, measure
+from labkit.cli.attention import bench_attention
 from labkit.cli.build import build
 from labkit.cli.gemv import bench_gemv
 from labkit.cli.quantize import quantize
 from labkit.cli.sim import bench_sim, sim
+from labkit.cli.sparse import bench_sparse
 from labkit.cli.tune import tune
 from labkit.errors import KernelBuildError, LabkitError
 
@@ -41,6 +43,8 @@ bench.callback()(lambda: None)
 bench.command("run")(measure.bench_run)
 bench.command("sim")(bench_sim)
 bench.command("gemv")(bench_gemv)
+bench.command("sparse")(bench_sparse)
+bench.command("attention")(bench_attention)
 app.add_typer(evaluate, name="eval")
 evaluate.callback()(lambda: None)
 evaluate.command("perplexity")(measure.eval_perplexity)

@@ -38,6 +38,10 @@ def serve(
     max_seq_len: o.MaxSeqLen = None,
     decode_batch_size: o.BatchSize = 8,
     quantize_leftovers: o.Leftovers = "none",
+    sparse_prefill: o.SparsePrefill = False,
+    sparse_mass: o.SparseMass = None,
+    sparse_sink: o.SparseSink = None,
+    sparse_recent: o.SparseRecent = None,
 ) -> None:
     """Start an OpenAI-compatible server.
 
@@ -56,4 +60,5 @@ def serve(
         max_seq_len=max_seq_len,
         decode_batch_size=decode_batch_size,
         quantize_leftovers=quantize_leftovers,
+        **o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent),
     )

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.cli import options as o
-from labkit.cli.progress import progress_bar
+from labkit.cli.progress import counting, progress_bar
 from labkit.errors import ConfigError
 
 
@@ -34,6 +34,10 @@ def bench_run(
     kv_cache_dtype: o.KvDtype = "auto",
     quantize_leftovers: o.Leftovers = "none",
     max_seq_len: o.MaxSeqLen = None,
+    sparse_prefill: o.SparsePrefill = False,
+    sparse_mass: o.SparseMass = None,
+    sparse_sink: o.SparseSink = None,
+    sparse_recent: o.SparseRecent = None,
     as_json: o.Json = False,
 ) -> None:
     """Measure prefill and decode speed over context lengths and batch sizes.
@@ -48,6 +52,7 @@ def bench_run(
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
     settings |= {"max_seq_len": max_seq_len, "decode_batch_size": max([8, *batches])}
     settings["quantize_leftovers"] = quantize_leftovers
+    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent)
     with progress_bar() as progress:
         if peer is Peer.TRANSFORMERS:
             report = run_peer_transformers(
@@ -77,15 +82,21 @@ def eval_perplexity(
     dtype: o.Dtype = "auto",
     kv_cache_dtype: o.KvDtype = "auto",
     quantize_leftovers: o.Leftovers = "none",
+    sparse_prefill: o.SparsePrefill = False,
+    sparse_mass: o.SparseMass = None,
+    sparse_sink: o.SparseSink = None,
+    sparse_recent: o.SparseRecent = None,
+    sparse_threshold: o.SparseThreshold = None,
     as_json: o.Json = False,
 ) -> None:
-    """Perplexity of a text, with any KV dtype. Under --quantize-leftovers also what that costs against none.
+    """Perplexity of a text, with any KV dtype. Under --quantize-leftovers and --sparse-prefill also what these cost.
 
     Example: `labkit eval perplexity my.txt -m smollm2 --kv-cache-dtype int8 --reference float32`
     """
     from labkit.bench.leftovers import leftover_cost
     from labkit.bench.perplexity import compare, perplexity
     from labkit.bench.results import measured_here
+    from labkit.bench.sparse_cost import sparse_cost
     from labkit.bench.texts import DEFAULT_TEXT
     from labkit.engine.config import EngineConfig
     from labkit.engine.llm import LLM
@@ -96,19 +107,25 @@ def eval_perplexity(
     if reference is not None:
         EngineConfig(model, dtype=reference, **settings)  # a wrong one is told before the scoring, which takes long
     own: dict[str, Any] = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype, **settings}
+    dense = {**own, "quantize_leftovers": quantize_leftovers}
+    own |= {**o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent), "sparse_threshold": sparse_threshold}
     with LLM(model, quantize_leftovers=quantize_leftovers, **own) as llm, progress_bar() as progress:
-        result = perplexity(llm, content, **limits, progress=_counting(progress, "scoring"))
-        document = result.to_dict()
+        result = perplexity(llm, content, **limits, progress=counting(progress, "scoring"))
+        document, device = result.to_dict(), llm.engine.config.placement.device
         if quantize_leftovers != "none":
             with LLM(model, **own) as plain:
-                counted = _counting(progress, "unpacked:")
+                counted = counting(progress, "unpacked:")
                 cost = leftover_cost(llm, plain, result, content, max_tokens=max_tokens, progress=counted)
                 document["leftovers"] = cost.to_dict()
+        if sparse_prefill:
+            with LLM(model, **dense) as plain:
+                scored = perplexity(plain, content, **limits, progress=counting(progress, "dense:"))
+            document["sparse"] = sparse_cost(llm, result, scored)
         if reference is not None:
             with LLM(model, dtype=reference, **settings) as exact:
-                compared = _counting(progress, "comparing")
+                compared = counting(progress, "comparing")
                 document["comparison"] = compare(llm, exact, content, **limits, progress=compared).to_dict()
-    document |= {"text": str(text or DEFAULT_TEXT.name), **vars(measured_here())}
+    document |= {"text": str(text or DEFAULT_TEXT.name), **vars(measured_here(device))}
     if as_json:
         o.print_json(document)
     else:
@@ -157,10 +174,6 @@ def fit(
 def _room_for(window: int) -> int | None:
     """max_seq_len for windows beyond the engine's own limit of 8192: a begin token before, one more token behind."""
     return window + 2 if window >= 8192 else None
-
-
-def _counting(progress: Any, text: str) -> Any:
-    return lambda done, total: progress(done, total, f"{text} {done} of {total} tokens")
 
 
 def _read_text(path: Path) -> str:
@@ -223,9 +236,10 @@ def _as_table(document: dict[str, Any]) -> Table:
     table = Table(title="perplexity", show_header=False)
     table.add_column("")
     table.add_column("", justify="right", overflow="fold")
-    flat = {**document, **document.get("leftovers", {}), **document.get("comparison", {})}
+    flat = {**document, **document.get("leftovers", {}), **document.get("sparse", {})}
+    flat |= document.get("comparison", {})
     for name, value in flat.items():
-        if name not in ("leftovers", "comparison", "notes"):
+        if name not in ("leftovers", "sparse", "comparison", "notes"):
             table.add_row(name.replace("_", " "), _shown(value))
     return table
 

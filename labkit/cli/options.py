@@ -11,9 +11,9 @@ import typer
 from labkit.engine.sampling_params import SamplingParams
 
 Model = Annotated[str, typer.Option("-m", "--model", help="Directory, .gguf file, smollm2, labkit-tiny or org/name.")]
-Executor = Annotated[str, typer.Option(help="Where operations run: auto, torch or sim.")]
+Executor = Annotated[str, typer.Option(help="Where operations run: auto, cuda, torch or sim.")]
 Dtype = Annotated[
-    str, typer.Option(help="Of activations: auto (bf16; fp16 for sim), bfloat16, float16 or float32 (exact).")
+    str, typer.Option(help="Of activations: auto (bf16; fp16 for cuda and sim), bfloat16, float16 or float32 (exact).")
 ]
 KvDtype = Annotated[
     str, typer.Option("--kv-cache-dtype", help="Of KV pages: auto (the model dtype), fp16, int8, int4 or k8v4.")
@@ -22,6 +22,15 @@ MaxSeqLen = Annotated[int | None, typer.Option(help="Tokens of prompt and output
 Leftovers = Annotated[
     str, typer.Option("--quantize-leftovers", help="Pack matrices that are not quantized: none, int8 or int4.")
 ]
+SparsePrefill = Annotated[
+    bool, typer.Option("--sparse-prefill", help="Prefill attends to a choice of pages from 8,192 tokens of context on.")
+]
+SparseMass = Annotated[
+    float | None, typer.Option(help="Share of the estimated attention that the kept pages hold: 0.95; 1 keeps all.")
+]
+SparseSink = Annotated[int | None, typer.Option(help="First pages of 64 tokens that are always kept: 1.")]
+SparseRecent = Annotated[int | None, typer.Option(help="Pages before the queries that are always kept: 4.")]
+SparseThreshold = Annotated[int | None, typer.Option(help="Tokens of context from which on prefill is sparse: 8192.")]
 BatchSize = Annotated[int, typer.Option("--decode-batch-size", help="Sequences that run at the same time.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text to continue or the question.")]
@@ -56,6 +65,11 @@ def sampling(
         seed=seed,
         stop=tuple(stop or ()),
     )
+
+
+def sparse(prefill: bool, mass: float | None, sink: int | None, recent: int | None) -> dict[str, Any]:
+    """The engine's settings of sparse prefill, from a command line."""
+    return {"sparse_prefill": prefill, "sparse_mass": mass, "sparse_sink": sink, "sparse_recent": recent}
 
 
 def print_json(document: Any) -> None:

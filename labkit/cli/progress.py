@@ -21,3 +21,8 @@ def progress_bar() -> Iterator[Any]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
+def counting(progress: Any, text: str) -> Any:
+    """What a measurement that counts tokens calls: done, total."""
+    return lambda done, total: progress(done, total, f"{text} {done} of {total} tokens")

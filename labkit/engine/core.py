@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence as ReadOnly
+from typing import Any
 
 import torch
 
@@ -40,16 +41,16 @@ class Engine:
 
     Threads may share it: a lock lets one at a time submit, step or abort, and a step serves everybody's requests.
 
-    Raises ConfigError, ModelNotFoundError, CheckpointError or UnsupportedModelError when made.
+    Raises ConfigError, ExecutorError, ModelNotFoundError, CheckpointError, UnsupportedModelError or KernelBuildError
+    when made.
     """
 
     def __init__(self, config: EngineConfig, progress: Progress | None = None) -> None:
-        self.config = config
+        self.config, placement = config, config.placement  # whether it can run here, before anything is fetched
         path = resolve_model(str(config.model), progress=progress)
-        with use_executor(config.executor):  # it decides in which order the weights are kept
-            model, self.checkpoint = load_model(
-                path, config.torch_dtype, progress, quantize_leftovers=config.quantize_leftovers
-            )
+        settings: dict[str, Any] = {"quantize_leftovers": config.quantize_leftovers, "device": placement.device}
+        with use_executor(placement.executor):  # it decides in which order the weights are kept
+            model, self.checkpoint = load_model(path, config.torch_dtype, progress, **settings)
         for finding in self.checkpoint.report.ranges:
             if not finding.kept_half:
                 logger.warning("%s", finding)
@@ -58,7 +59,9 @@ class Engine:
         self.max_seq_len = sequence_limit(config, model.config)
         self.num_pages = number_of_pages(config, model.config, self.max_seq_len)
         dtypes = config.torch_dtype, config.kv_format
-        self.runner = Runner(model, self.num_pages, config.decode_batch_size, *dtypes, executor=config.executor)
+        self.runner = Runner(
+            model, self.num_pages, config.decode_batch_size, *dtypes, executor=placement.executor, sparse=config.sparse
+        )
         self.scheduler = Scheduler(
             SchedulerConfig(
                 num_pages=self.num_pages,
@@ -215,7 +218,7 @@ class Engine:
     # Logits of whole prompts
 
     def logits(self, prompts: ReadOnly[ReadOnly[int]]) -> list[torch.Tensor]:
-        """fp32 [tokens, V] for each prompt: the model's logits at every position, through the paged path.
+        """fp32 [tokens, V] in CPU memory for each prompt: the model's logits at every position, through the paged path.
 
         The prompts run together, in as many steps as the budget asks for; other requests advance in the same steps.
         """

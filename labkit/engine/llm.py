@@ -130,7 +130,7 @@ class LLM:
         return self.tokenizer.encode(render_chat(self.tokenizer, messages, **template_settings))
 
     def logits(self, prompt: Prompt) -> Tensor:
-        """The model's logits at every position: fp32 [tokens, vocabulary]."""
+        """The model's logits at every position: fp32 [tokens, vocabulary], in CPU memory."""
         [rows] = self.engine.logits([self._token_ids(prompt)])
         return rows
 

@@ -11,12 +11,17 @@ from torch import Tensor
 from labkit.device import use_executor
 from labkit.device.image import find_image
 from labkit.engine.batch import Batch, Chunk
+from labkit.engine.placement import KERNEL_EXECUTORS
+from labkit.errors import UnsupportedModelError
 from labkit.model.cache import make_cache
+from labkit.model.config import ModelConfig
 from labkit.model.forward_batch import ForwardBatch, SequenceChunk
 from labkit.model.loader import Model
 from labkit.ops.ladders import LADDERS
+from labkit.ops.layout import HEAD_DIMS
 from labkit.ops.linear_candidates import PRODUCTS, Build
 from labkit.ops.linear_kernels import KernelLinear
+from labkit.ops.sparse_settings import SparseSettings
 from labkit.quant.kv import KVFormat
 
 
@@ -24,8 +29,8 @@ from labkit.quant.kv import KVFormat
 class StepLogits:
     """What a step produced.
 
-    sampled: the chunks that yield a token, and their logits fp32 [len(sampled), V].
-    every_row: sequence id -> logits of all rows of its chunk, fp32 [length, V], where asked for.
+    sampled: the chunks that yield a token, and their logits fp32 [len(sampled), V], where the model lies.
+    every_row: sequence id -> logits of all rows of its chunk, fp32 [length, V] in CPU memory, where asked for.
     """
 
     sampled: list[Chunk]
@@ -34,12 +39,13 @@ class StepLogits:
 
 
 class Runner:
-    """Owns the model and its caches.
+    """Owns the model and its caches, which lie where the model's weights do.
 
     num_pages: pages that the scheduler hands out, numbered from 0; slots: running sequences at most.
-    executor: where the operations run, as ``use_executor`` takes it.
+    executor: where the operations run, as ``use_executor`` takes it. sparse: what prefill may leave out; None: nothing.
 
-    Raises KernelBuildError for the executor sim where a kernel that the model needs cannot be had.
+    Raises, for the executors sim and cuda, UnsupportedModelError for heads of a size that no kernel is built for, and
+    KernelBuildError where a kernel that the model needs cannot be had.
     """
 
     def __init__(
@@ -50,11 +56,18 @@ class Runner:
         dtype: torch.dtype,
         kv_format: KVFormat,
         executor: str = "auto",
+        sparse: SparseSettings | None = None,
     ) -> None:
-        self.model, self.executor = model, executor
-        if executor == "sim":
-            _check_kernels(model, kv_format)
-        self.cache = make_cache(model.config, num_pages, slots, dtype, kv_format)
+        self.model, self.executor, self.sparse = model, executor, sparse
+        if executor in KERNEL_EXECUTORS:
+            check_heads(model.config, executor)
+            _check_kernels(model, kv_format, sparse is not None)
+        self.cache = make_cache(model.config, num_pages, slots, dtype, kv_format, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything lies."""
+        return self.model.embed.table.device
 
     @torch.inference_mode()
     def run(self, batch: Batch, every_row_of: Container[int] = ()) -> StepLogits:
@@ -64,32 +77,41 @@ class Runner:
 
     def _run(self, batch: Batch, every_row_of: Container[int]) -> StepLogits:
         chunks = sorted(batch.chunks, key=lambda chunk: chunk.length > 1)  # single tokens go together, in front
-        forward = ForwardBatch([_sequence_chunk(chunk) for chunk in chunks])
+        forward = ForwardBatch([_sequence_chunk(chunk) for chunk in chunks], self.device, self.sparse)
         hidden = self.model(forward, self.cache)
-        last = forward.last_rows.tolist()
-        sampled = [i for i, chunk in enumerate(chunks) if chunk.samples]
-        logits = self._logits(hidden[[last[i] for i in sampled]]) if sampled else torch.empty(0)
+        sampled = [chunk for chunk in chunks if chunk.samples]
+        logits = self._logits(hidden[forward.sampled_rows]) if sampled else torch.empty(0)
         every_row = {
-            chunk.seq.seq_id: self._logits(hidden[end - chunk.length + 1 : end + 1])
-            for chunk, end in zip(chunks, last, strict=True)
+            chunk.seq.seq_id: self._logits(hidden[last - chunk.length + 1 : last + 1]).cpu()
+            for chunk, last in zip(chunks, forward.last_rows, strict=True)
             if chunk.seq.seq_id in every_row_of
         }
-        return StepLogits([chunks[i] for i in sampled], logits, every_row)
+        return StepLogits(sampled, logits, every_row)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.model.head(hidden).float()
 
 
-def _check_kernels(model: Model, kv_format: KVFormat) -> None:
+def check_heads(config: ModelConfig, executor: str) -> None:
+    """Raises UnsupportedModelError for a model whose heads the attention kernels are not built for."""
+    if config.head_dim not in HEAD_DIMS:
+        *most, last = HEAD_DIMS
+        built = f"{', '.join(map(str, most))} and {last}"
+        message = f"The model has heads of {config.head_dim} elements; the attention kernels are built for {built}."
+        raise UnsupportedModelError(message, cure=f'Executor {executor} cannot run it: use executor "torch".')
+
+
+def _check_kernels(model: Model, kv_format: KVFormat, sparse: bool) -> None:
     """Have every kernel of the model before the first request: a lack of one would fail each of them.
 
     Those of the linear layers depend on the weights, so the layers name them; the configuration says the others.
     """
     needed = [
-        Build(ladder.op, ladder.shipped, macros)
+        Build(ladder.op, rung, macros)
         for ladder in LADDERS.values()
-        if ladder.op not in PRODUCTS
+        if ladder.op not in PRODUCTS and (sparse or ladder.op != "sparse_scores")
         for macros in ladder.specialisations(model.config, 1, kv_format.name)
+        for rung in ladder.in_use
     ]
     for linear in model.linears.values():
         needed += linear.builds if isinstance(linear, KernelLinear) else []
@@ -102,4 +124,4 @@ def _sequence_chunk(chunk: Chunk) -> SequenceChunk:
     seq = chunk.seq
     assert seq.slot is not None
     tokens = seq.token_ids(chunk.start, chunk.start + chunk.length)
-    return SequenceChunk(tokens, chunk.start, [page + 1 for page in seq.pages], seq.slot)
+    return SequenceChunk(tokens, chunk.start, [page + 1 for page in seq.pages], seq.slot, chunk.samples)

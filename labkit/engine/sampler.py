@@ -1,7 +1,8 @@
 """From logits to tokens: one token per row, reproducible whatever stands in the other rows.
 
-Rows without any wish (greedy, unshaped) share one argmax on the logits' device. Every other row is
-shaped and drawn on its own, in float64 on the host, so that no neighbour can change a bit of it.
+Rows without any wish (greedy, unshaped) share one argmax on the logits' device, and of the logits themselves nothing
+leaves it. Every other row is shaped and drawn on its own, in float64 on the host, so that no neighbour can change a bit
+of it; from a GPU they come over in one copy.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest], *, num_valid: int)
     Returns R results. A row with a NaN or an infinity gives a RequestError; the others are unharmed.
     """
     rows = logits[:, :num_valid]
-    finite = _finite_rows(rows)
-    best = rows.argmax(dim=-1).tolist() if any(map(_is_plain, requests)) else [0] * len(requests)
+    best = _best_of_finite_rows(rows)
+    host = rows if all(map(_is_plain, requests)) else rows.detach().cpu()
     return [
-        _sample_row(rows[r], request, best[r]) if finite[r] else _non_finite(request)
+        _sample_row(host[r], request, best[r]) if best[r] >= 0 else _non_finite(request)
         for r, request in enumerate(requests)
     ]
 
@@ -108,10 +109,11 @@ def _is_plain(request: SampleRequest) -> bool:
     return params.greedy and params.logprobs is None and not shaped and not masked
 
 
-def _finite_rows(rows: Tensor) -> list[bool]:
+def _best_of_finite_rows(rows: Tensor) -> list[int]:
+    """The place of each row's largest entry, -1 for a row that is not finite; a GPU is waited for once."""
     # Minimum and maximum come in one pass and carry any NaN or infinity with them.
     low, high = torch.aminmax(rows, dim=-1)
-    return (low.isfinite() & high.isfinite()).tolist()
+    return torch.where(low.isfinite() & high.isfinite(), rows.argmax(dim=-1), -1).tolist()
 
 
 def _non_finite(request: SampleRequest) -> RequestError:
@@ -124,7 +126,7 @@ def _non_finite(request: SampleRequest) -> RequestError:
 def _sample_row(row: Tensor, request: SampleRequest, best: int) -> SampledToken | LabkitError:
     if _is_plain(request):
         return SampledToken(best)
-    raw = row.detach().cpu().numpy().astype(np.float64)
+    raw = row.numpy().astype(np.float64)
     shaped = shape_logits(raw, request.params, request.prompt_ids, request.output_ids, request.end_ids)
     if shaped.max() == -np.inf:
         return RequestError("min_tokens forbids every token of the vocabulary.", cure="Name fewer stop_token_ids.")

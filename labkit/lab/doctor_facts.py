@@ -6,37 +6,20 @@ Each field can be set by hand, so that any machine can be described to the check
 from __future__ import annotations
 
 import os
-import pkgutil
 import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 
 import psutil
 
 from labkit.lab.doctor_gpus import Gpu, count_pci_gpus, find_gpus
 from labkit.lab.doctor_tuning import Tuning, find_tuning
+from labkit.ops.torch_ops import WITHOUT_KERNELS
 
 WATCHED = ("cupy", "nvidia-cuda-nvrtc")
-# Modules of labkit.ops that serve the operations. "linear" and its kin choose among the products that have ladders.
-NOT_OPERATIONS = (
-    "checks",
-    "gemv",
-    "half_matmul",
-    "ladders",
-    "layout",
-    "linear",
-    "linear_candidates",
-    "linear_kernels",
-    "linear_torch",
-    "split_k",
-    "tuning",
-    "tuning_table",
-    "weight_checks",
-    "workspace",
-)
 EXTRAS = {
     "serve": ("fastapi", "uvicorn", "pydantic"),
     "notebooks": ("jupyterlab", "ipywidgets", "anywidget", "plotly", "pandas"),
@@ -119,7 +102,7 @@ def gather() -> Facts:
         carried_kernels=carried,
         carried_cubins=cubins,
         kernel_dir_problem=kernel_dir_problem,
-        torch_ops=_torch_ops() if version else (),
+        torch_ops=tuple(WITHOUT_KERNELS),
         tuning={gpu.name: find_tuning(gpu.name) for gpu in gpus} if version else {},
         checkout=(Path(__file__).parents[2] / "constraints.txt").is_file(),
         packages=_packages(),
@@ -182,15 +165,6 @@ def _carried_kernels() -> tuple[bool, bool, str]:
     except KernelBuildError as error:
         return False, False, error.message
     return PTX in targets, "sm_70" in targets, ""
-
-
-def _torch_ops() -> tuple[str, ...]:
-    """Modules of `labkit.ops` that define an operation and no ladder of kernels."""
-    import labkit.ops
-
-    modules = sorted(found.name for found in pkgutil.iter_modules(labkit.ops.__path__))
-    operations = [name for name in modules if name not in NOT_OPERATIONS]
-    return tuple(name for name in operations if not hasattr(import_module(f"labkit.ops.{name}"), "RUNGS"))
 
 
 def _packages() -> dict[str, str]:

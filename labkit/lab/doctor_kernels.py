@@ -167,7 +167,7 @@ def _check_cuda(facts: Facts) -> Check:
     if lacking:
         detail = f"not ready: {', '.join(lacking)}"
         return Check("executor cuda", Status.WARN, detail, f"Follow the lines of this report: {', '.join(lacking)}.")
-    return Check("executor cuda", Status.OK, "runs kernels on torch's tensors and stream")
+    return Check("executor cuda", Status.OK, "runs models on the GPU; auto takes it")
 
 
 def _carries(facts: Facts) -> bool:
@@ -178,7 +178,7 @@ def _carries(facts: Facts) -> bool:
 
 
 def check_ops(facts: Facts) -> Check:
-    """Operations without a kernel run in torch wherever the others run."""
+    """Operations without a kernel (labkit.ops.torch_ops) run in torch wherever the others run."""
     if not facts.torch_ops:
         return Check("kernels", Status.OK, "every operation has its kernels")
     *most, last = facts.torch_ops

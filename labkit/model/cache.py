@@ -24,10 +24,14 @@ class GdnState:
     conv: Tensor
 
     @classmethod
-    def zeros(cls, slots: int, config: Qwen35Config, dtype: torch.dtype) -> GdnState:
+    def zeros(
+        cls, slots: int, config: Qwen35Config, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> GdnState:
+        """Of sequences that have seen nothing."""
         heads, dk, dv = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
         history = config.linear_conv_kernel_dim - 1
-        return cls(torch.zeros(slots, heads, dk, dv), torch.zeros(slots, history, config.conv_dim, dtype=dtype))
+        ssm = torch.zeros(slots, heads, dk, dv, device=device)
+        return cls(ssm, torch.zeros(slots, history, config.conv_dim, dtype=dtype, device=device))
 
     def clear(self, slots: Tensor | int) -> None:
         """Forget what earlier owners left in ``slots``."""
@@ -38,15 +42,25 @@ class GdnState:
 ModelCache = list[KVPages | GdnState]  # one entry per layer
 
 
-def make_cache(config: ModelConfig, num_pages: int, slots: int, dtype: torch.dtype, kv_format: KVFormat) -> ModelCache:
-    """Caches for every layer. Page 0 comes on top of ``num_pages``: it pads page tables and is never handed out."""
+def make_cache(
+    config: ModelConfig,
+    num_pages: int,
+    slots: int,
+    dtype: torch.dtype,
+    kv_format: KVFormat,
+    device: torch.device | str = "cpu",
+) -> ModelCache:
+    """Caches for every layer, on ``device``.
+
+    Page 0 comes on top of ``num_pages``: it pads page tables and is never handed out.
+    """
     cache: ModelCache = []
     for kind in config.layer_types:
         if kind == FULL_ATTENTION:
-            cache.append(KVPages.zeros(num_pages + 1, config.num_key_value_heads, config.head_dim, kv_format))
+            cache.append(KVPages.zeros(num_pages + 1, config.num_key_value_heads, config.head_dim, kv_format, device))
         else:
             assert isinstance(config, Qwen35Config)
-            cache.append(GdnState.zeros(slots, config, dtype))
+            cache.append(GdnState.zeros(slots, config, dtype, device))
     return cache
 
 

@@ -1,30 +1,39 @@
 """What one step of the model needs to know, as tensors: tokens, positions, pages and state slots.
 
 Tokens of all sequences lie behind one another. Decodes (one token each) come first and are handled together;
-every longer chunk is handled by itself.
+every longer chunk is handled by itself. All is put together and checked on the host, then moved to the model's device
+in one copy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate, islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from labkit.model.one_copy import in_one_copy
 from labkit.ops.kv_slots import KVSlots
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
+from labkit.ops.sparse_settings import SparseSettings
 
 
 @dataclass(frozen=True)
 class SequenceChunk:
-    """Tokens [start, start + length) of one sequence, its page table (plain integers) and its state slot."""
+    """Tokens [start, start + length) of one sequence, its page table (plain integers) and its state slot.
+
+    samples: whether somebody wants the logits behind its last token.
+    """
 
     token_ids: list[int]
     start: int
     pages: list[int]
     slot: int
+    samples: bool = False
 
     @property
     def length(self) -> int:
@@ -47,48 +56,74 @@ class PrefillChunk:
 class ForwardBatch:
     """The tensors of one step, made from chunks; those of one token must come first.
 
-    token_ids, positions: [T]; kv_slots: where K and V of the T tokens are stored;
-    num_decodes: leading chunks of one token; prefills: the others.
+    token_ids, positions: int64 [T]; kv_slots: where K and V of the T tokens are stored;
+    num_decodes: leading chunks of one token; prefills: the others; decode_slots: int64 [num_decodes], state slots;
+    fresh_slots: int64, the slots of sequences that begin in this step; sampled_rows: int64, the last rows of the
+    chunks that sample, in their order; last_rows: those of all chunks, as plain numbers; sparse: what prefill attention
+    may leave out, None: nothing.
     """
 
-    def __init__(self, chunks: list[SequenceChunk]) -> None:
-        self.chunks = chunks
+    def __init__(
+        self, chunks: list[SequenceChunk], device: torch.device | str = "cpu", sparse: SparseSettings | None = None
+    ) -> None:
+        self.chunks, self.sparse = chunks, sparse
         self.num_decodes = next((i for i, c in enumerate(chunks) if c.length > 1), len(chunks))
-        self.token_ids = torch.tensor([t for c in chunks for t in c.token_ids])
-        self.positions = torch.cat([torch.arange(c.start, c.end) for c in chunks])
-        self.kv_slots = KVSlots.at(torch.cat([_pages_of_tokens(c) for c in chunks]), self.positions % PAGE_SIZE)
+        self.last_rows = [end - 1 for end in accumulate(c.length for c in chunks)]
         self.prefills = list(self._prefills())
+        positions = torch.cat([torch.arange(c.start, c.end) for c in chunks])
+        slots = KVSlots.at(torch.cat([_pages_of_tokens(c) for c in chunks]), positions % PAGE_SIZE)
+        parts = [_paged(part) for part in (chunks[: self.num_decodes], chunks[self.num_decodes :])]
+        tables = [tensor for part in parts if part is not None for tensor in _tensors_of(part)]
+        moved = iter(in_one_copy([*self._numbers(), positions, *_tensors_of(slots), *tables], device))
+        self.token_ids, self.decode_slots, self.fresh_slots, self.sampled_rows, self.positions = islice(moved, 5)
+        self.kv_slots = KVSlots(*islice(moved, 3))
+        self._decoding, self._prefilling = (None if part is None else _replaced(part, moved) for part in parts)
 
-    def _prefills(self) -> list[PrefillChunk]:
-        row, result = self.num_decodes, []
-        for chunk in self.chunks[self.num_decodes :]:
-            result.append(PrefillChunk(slice(row, row + chunk.length), chunk.start, chunk.slot))
-            row += chunk.length
-        return result
-
-    @cached_property
+    @property
     def decoding(self) -> PagedBatch:
-        """The pages of the decodes, a row each."""
-        return _paged(self.chunks[: self.num_decodes])
+        """The pages of the decodes, a row each; only where there are any."""
+        assert self._decoding is not None
+        return self._decoding
 
-    @cached_property
+    @property
     def prefilling(self) -> PagedBatch:
-        """The pages of the longer chunks."""
-        return _paged(self.chunks[self.num_decodes :])
+        """The pages of the longer chunks; only where there are any."""
+        assert self._prefilling is not None
+        return self._prefilling
 
-    @cached_property
-    def decode_slots(self) -> Tensor:
-        """State slots of the decodes: [B]."""
-        return torch.tensor([c.slot for c in self.chunks[: self.num_decodes]])
+    def _prefills(self) -> Iterator[PrefillChunk]:
+        for chunk, last in zip(self.chunks[self.num_decodes :], self.last_rows[self.num_decodes :], strict=True):
+            yield PrefillChunk(slice(last + 1 - chunk.length, last + 1), chunk.start, chunk.slot)
 
-    @cached_property
-    def last_rows(self) -> Tensor:
-        """The row of each chunk's last token: [chunks]."""
-        return torch.tensor([c.length for c in self.chunks]).cumsum(0) - 1
+    def _numbers(self) -> list[Tensor]:
+        """Token ids, slots of decodes, slots of beginners, rows that are sampled: on the host."""
+        lists = (
+            [token for chunk in self.chunks for token in chunk.token_ids],
+            [chunk.slot for chunk in self.chunks[: self.num_decodes]],
+            [chunk.slot for chunk in self.chunks if chunk.start == 0],
+            [row for chunk, row in zip(self.chunks, self.last_rows, strict=True) if chunk.samples],
+        )
+        return [torch.tensor(numbers, dtype=torch.int64) for numbers in lists]
 
 
-def _paged(chunks: list[SequenceChunk]) -> PagedBatch:
+def _paged(chunks: list[SequenceChunk]) -> PagedBatch | None:
+    if not chunks:
+        return None
     return PagedBatch.of([c.length for c in chunks], [c.end for c in chunks], [c.pages for c in chunks])
+
+
+def _tensors_of(value: KVSlots | PagedBatch) -> list[Tensor]:
+    """Its tensors, in the order of its fields."""
+    return [tensor for field in fields(value) if isinstance(tensor := getattr(value, field.name), Tensor)]
+
+
+def _replaced(batch: PagedBatch, moved: Iterator[Tensor]) -> PagedBatch:
+    """The same with its tensors elsewhere; what the host has worked out stays known, so that a GPU is not asked."""
+    names = [field.name for field in fields(batch) if isinstance(getattr(batch, field.name), Tensor)]
+    elsewhere: dict[str, Any] = dict(zip(names, moved, strict=False))
+    other = replace(batch, **elsewhere)
+    vars(other)["spans"] = batch.spans
+    return other
 
 
 def _pages_of_tokens(chunk: SequenceChunk) -> Tensor:

@@ -15,6 +15,7 @@ from labkit.ops.paged_kv import KVPages
 from labkit.ops.rmsnorm import add_rmsnorm, rmsnorm
 from labkit.ops.rope import inverse_frequencies, llama3_frequencies, rope_table
 from labkit.ops.silu_mul import silu_mul
+from labkit.ops.sparse_prefill import applies, choose_pages
 
 
 class RMSNorm:
@@ -81,30 +82,26 @@ class Embedding:
 
 
 class Rope:
-    """Rotary tables for the positions of a step."""
+    """Rotary tables for the positions of a step, which lie on ``device``."""
 
-    def __init__(self, config: RopeConfig) -> None:
+    def __init__(self, config: RopeConfig, device: torch.device | str = "cpu") -> None:
         freqs = inverse_frequencies(config.theta, config.rotary_dim)
         match config.scaling:
             case LinearScaling(factor):
                 freqs = freqs / factor
             case Llama3Scaling(factor, low, high, original):
                 freqs = llama3_frequencies(freqs, factor, low, high, original)
-        self.freqs = freqs
+        self.freqs = freqs.to(device)  # made on the host: the same bits everywhere
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         return rope_table(self.freqs, positions)
 
 
-def paged_attention(
-    q: Tensor, k: Tensor, v: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor | None = None
-) -> Tensor:
-    """Write k, v [T, kv_heads, D] into the pages, then attend with q [T, heads, D]; returns [T, heads, D].
+def paged_attention(q: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor | None = None) -> Tensor:
+    """Attend with q [T, heads, D], as ``qk_norm_rope_kv`` gives it, to pages that hold K and V of this step already.
 
-    gate: [T, heads, D]; the result is multiplied by its sigmoid.
+    gate: [T, heads, D]; the result is multiplied by its sigmoid. Returns [T, heads, D].
     """
-    pages.write(k, v, batch.kv_slots)
-    q = pages.rotated(q).to(q.dtype)
     decodes = batch.num_decodes
     outputs = []
     if decodes:
@@ -112,5 +109,12 @@ def paged_attention(
         outputs.append(attention_decode(q[:decodes], pages, batch.decoding, gate=gates))
     if batch.prefills:
         gates = None if gate is None else gate[decodes:]
-        outputs.append(attention_prefill(q[decodes:], pages, batch.prefilling, gate=gates))
+        outputs.append(_prefill(q[decodes:], pages, batch, gates))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+
+
+def _prefill(q: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor | None) -> Tensor:
+    """Attention of the longer chunks: to every page, or to those that sparse prefill keeps."""
+    paged, sparse = batch.prefilling, batch.sparse
+    kept = choose_pages(q, pages, paged, sparse) if sparse is not None and applies(paged, sparse) else None
+    return attention_prefill(q, pages, paged, gate=gate, kept=kept)

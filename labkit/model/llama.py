@@ -13,7 +13,7 @@ from labkit.model.forward_batch import ForwardBatch
 from labkit.model.layers import Rope, paged_attention
 from labkit.model.weights import WeightSource
 from labkit.ops.paged_kv import KVPages
-from labkit.ops.rope import apply_rope
+from labkit.ops.qk_norm_rope_kv import qk_norm_rope_kv
 
 
 class LlamaAttention:
@@ -29,10 +29,9 @@ class LlamaAttention:
 
     def __call__(self, x: Tensor, rope: tuple[Tensor, Tensor], pages: KVPages, batch: ForwardBatch) -> Tensor:
         qkv = self.qkv(x).view(x.shape[0], -1, self.dim)
-        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=1)
-        q, k = apply_rope(qk, *rope).split((self.heads, self.kv_heads), dim=1)
-        attended = paged_attention(q, k, v, pages, batch)
-        return self.out(attended.flatten(1))
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        q = qk_norm_rope_kv(q, k, v, *rope, batch.kv_slots, pages)
+        return self.out(paged_attention(q, pages, batch).flatten(1))
 
 
 class LlamaLayer:
@@ -56,7 +55,7 @@ class Llama:
     def __init__(self, source: WeightSource, config: LlamaConfig) -> None:
         self.config = config
         self.embed = source.embedding()
-        self.rope = Rope(config.rope)
+        self.rope = Rope(config.rope, source.device)
         self.layers = [LlamaLayer(source, f"model.layers.{i}", config) for i in range(config.num_hidden_layers)]
         self.norm = source.norm("model.norm", config.hidden_size)
         self.head = source.head()

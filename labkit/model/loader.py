@@ -19,16 +19,22 @@ Model = Llama | Qwen35
 
 
 def load_model(
-    path: Path, dtype: torch.dtype, progress: Progress | None = None, *, quantize_leftovers: str = "none"
+    path: Path,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    *,
+    quantize_leftovers: str = "none",
+    device: torch.device | str = "cpu",
 ) -> tuple[Model, Checkpoint]:
     """Load the checkpoint at ``path`` for activations of ``dtype``; see ``model.leftovers`` for quantize_leftovers.
 
-    Returns the model and the opened checkpoint, whose ``report`` says what was noticed.
+    device: where the weights will lie. They go there as the file has them, one by one, and are put into the order of
+    the kernels there. Returns the model and the opened checkpoint, whose ``report`` says what was noticed.
     Raises CheckpointError, UnsupportedModelError or ConfigError.
     """
     checkpoint = open_checkpoint(path)
     config = parse_config(checkpoint.config)
-    source = WeightSource(checkpoint, config, dtype, progress, quantize_leftovers)
+    source = WeightSource(checkpoint, config, dtype, progress, quantize_leftovers, device)
     model = build_model(source, config)
     _check_unused(checkpoint)
     source.leftovers.sum_up()

@@ -16,8 +16,8 @@ from labkit.model.layers import Rope, paged_attention
 from labkit.model.weights import WeightSource
 from labkit.ops import gdn
 from labkit.ops.paged_kv import KVPages
+from labkit.ops.qk_norm_rope_kv import qk_norm_rope_kv
 from labkit.ops.rmsnorm import gated_rmsnorm
-from labkit.ops.rope import apply_rope_qk
 
 
 class GatedAttention:
@@ -41,8 +41,9 @@ class GatedAttention:
         heads = self.qkv(x).view(tokens, -1, self.dim)
         q_gate, k, v = heads.split((2 * self.heads, self.kv_heads, self.kv_heads), dim=1)
         q, gate = q_gate.reshape(tokens, self.heads, 2, self.dim).unbind(2)
-        q, k = apply_rope_qk(self.q_norm(q), self.k_norm(k), *rope)
-        return self.out(paged_attention(q, k, v, pages, batch, gate).flatten(1))
+        q_norm, k_norm, eps = self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
+        q = qk_norm_rope_kv(q, k, v, *rope, batch.kv_slots, pages, q_norm=q_norm, k_norm=k_norm, eps=eps)
+        return self.out(paged_attention(q, pages, batch, gate).flatten(1))
 
 
 class GatedDeltaNet:
@@ -124,7 +125,7 @@ class Qwen35:
     def __init__(self, source: WeightSource, config: Qwen35Config) -> None:
         self.config = config
         self.embed = source.embedding()
-        self.rope = Rope(config.rope)
+        self.rope = Rope(config.rope, source.device)
         self.layers = [
             Qwen35Layer(source, f"model.layers.{i}", config, kind) for i, kind in enumerate(config.layer_types)
         ]
@@ -143,7 +144,6 @@ class Qwen35:
 
     def _start_states(self, batch: ForwardBatch, cache: ModelCache) -> None:
         """A sequence that starts at position 0 finds an empty state, whoever held its slot before."""
-        slots = torch.tensor([chunk.slot for chunk in batch.chunks if chunk.start == 0], dtype=torch.long)
         for entry in cache:
-            if isinstance(entry, GdnState) and len(slots):
-                entry.clear(slots)
+            if isinstance(entry, GdnState) and len(batch.fresh_slots):
+                entry.clear(batch.fresh_slots)

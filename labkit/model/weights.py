@@ -28,6 +28,7 @@ class WeightSource:
     dtype: of the activations. Under float32 everything stays exact; otherwise dense matrices become fp16, unless
     that would lose range, and norms and other vectors stay fp32.
     quantize_leftovers: "int4" or "int8" packs dense matrices; "none" keeps them. Raises ConfigError for another.
+    device: where the weights will lie.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class WeightSource:
         dtype: torch.dtype,
         progress: Progress | None = None,
         quantize_leftovers: str = "none",
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.checkpoint, self.config, self.dtype = checkpoint, config, dtype
+        self.checkpoint, self.config, self.dtype, self.device = checkpoint, config, dtype, torch.device(device)
         self.workspace = Workspace()
         self.linears: dict[str, Linear] = {}
         self.leftovers = Leftovers(quantize_leftovers, dtype, checkpoint.report)
@@ -50,7 +52,7 @@ class WeightSource:
 
         Raises CheckpointError if it has another shape.
         """
-        tensor = self.checkpoint.tensor(name)
+        tensor = self._read(name)
         self._expect(name, tensor.shape, shape)
         if self.dtype != torch.float32:
             to_half_checked(name, tensor, self.checkpoint.report)
@@ -98,14 +100,17 @@ class WeightSource:
 
     def _embedding_table(self) -> Tensor:
         if self._table is None:
-            self._table = self._dense(EMBEDDING, self.checkpoint.tensor(EMBEDDING))
+            self._table = self._dense(EMBEDDING, self._read(EMBEDDING))
             self._expect(EMBEDDING, self._table.shape, (self.config.vocab_size, self.config.hidden_size))
         return self._table
 
     def _linear_weight(self, module: str) -> Tensor | Int4Weight:
-        weight = self.checkpoint.linear(module)
+        weight = self.checkpoint.linear(module).to(self.device)
         self._report_progress()
         return weight if isinstance(weight, Int4Weight) else self._dense(f"{module}.weight", weight)
+
+    def _read(self, name: str) -> Tensor:
+        return self.checkpoint.tensor(name).to(self.device)
 
     def _dense(self, name: str, weight: Tensor) -> Tensor:
         if self.dtype == torch.float32:

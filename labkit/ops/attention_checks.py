@@ -7,10 +7,11 @@ from torch import Tensor
 
 from labkit.errors import KernelArgumentError
 from labkit.ops.checks import check_tensor
+from labkit.ops.layout import HEAD_DIMS
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages
 
-HEAD_DIMS = (64, 128, 256)  # for which the kernels are built
+__all__ = ["HEAD_DIMS", "check_attention"]
 
 
 def check_attention(

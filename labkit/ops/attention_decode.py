@@ -1,13 +1,46 @@
-"""Attention: to be replaced by the decode ladder."""
+"""Attention of the newest rows of each sequence over its pages, for decoding and for checking drafted tokens.
+
+    out[r, h] = sum over tokens t of softmax_t(q[r, h] . k[t] scale) v[t]    (times sigmoid(gate[r, h]))
+
+over the tokens that row r sees: with R rows of a sequence of L tokens, its row i sees tokens 0 .. L - R + i. Query head
+h reads KV head h // group. Softmax and sums are fp32 (the wide rung sums 32 weighted values at a time in half
+precision), the result is rounded once. Dividing the context and adding up by log-sum-exp: Flash-Decoding (Dao et al.
+2023); sharing a load of K and V among the query heads of a group: XQA (TensorRT-LLM).
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
 from torch import Tensor
 
+from labkit.device import Kernel, Out, executor_for
+from labkit.errors import KernelArgumentError
 from labkit.ops.attention_checks import check_attention
+from labkit.ops.attention_decode_plan import (
+    MOST_SPLITS,
+    SPLIT_RUNGS,
+    WARPS,
+    Slices,
+    counters,
+    is_v100,
+    most_queries,
+    processors,
+    record_floats,
+    resident_blocks,
+    splits,
+)
 from labkit.ops.attention_torch import attend
+from labkit.ops.checks import WARP, aligned, chosen_rung, named_sizes, number, span
+from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
-from labkit.ops.paged_kv import KVPages
+from labkit.ops.paged_kv import KVPages, PageStore
+from labkit.ops.split_k import arrival_counters
+
+RUNGS = ["1_warp_per_head", "2_packed_group", "3_split_kv", "4_wide", "5_tensor_cores"]
+MOST_ROWS = 8  # of one sequence
+FULL_TILE = 8  # queries: rows of a tensor-core tile
 
 
 def attention_decode(
@@ -19,7 +52,119 @@ def attention_decode(
     gate: Tensor | None = None,
     lse: Tensor | None = None,
     rung: str | None = None,
+    split_count: int | None = None,
 ) -> Tensor:
-    """q: [T, heads, D] -> [T, heads, D]."""
+    """q: [T, heads, D], rotated where the pages rotate (``pages.rotated``). Returns [T, heads, D] in q's dtype.
+
+    Up to 8 rows of each sequence; the kernels take fp16 q and gate, fp16, INT8 or INT4 pages, and D of 64, 128 or 256.
+    scale: D^-0.5 unless given. gate: [T, heads, D], any strides; the result is multiplied by its sigmoid. lse: dense
+    fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. split_count: blocks that share
+    a context, 1 to 256; by the length of the longest sequence and the GPU unless given.
+
+    Without a rung, ``5_tensor_cores`` runs on a V100 where rows times query heads of a KV head are 8 or more, else
+    ``4_wide``; on newer GPUs, which emulate that instruction, always ``4_wide``. (Chosen by counting instructions;
+    nobody has measured it on a V100.)
+
+    Lengths and pages are read on the device: a captured launch serves whatever they are then, up to the table's width.
+    Raises KernelArgumentError for what does not fit.
+    """
     check_attention("attention_decode", q, pages, batch, gate, lse)
-    return attend(q, pages, batch, pages.head_dim**-0.5 if scale is None else scale, gate, lse)
+    scale = pages.head_dim**-0.5 if scale is None else number("attention_decode", "scale", scale)
+    if executor_for(q, pages.k.values) == "torch":
+        return attend(q, pages, batch, scale, gate, lse)
+    _check(q, pages, batch, gate)
+    group = q.shape[1] // pages.kv_heads
+    rung = _default_rung(batch.most_rows * group, q.device) if rung is None else rung
+    rung = chosen_rung("attention_decode", rung, RUNGS)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if gate is not None and gate.stride(-1) != 1:
+        gate = gate.contiguous()
+    _launch(rung, aligned(q), pages, batch, scale, gate, lse, out, split_count)
+    return out
+
+
+def macros(head_dim: int, k_bits: int, v_bits: int, queries: int) -> dict[str, int]:
+    """How the kernels are compiled: for pages of a head dimension and format, and slices of one of QUERY_CLASSES."""
+    return {"HEAD_DIM": head_dim, "K_BITS": k_bits, "V_BITS": v_bits, "QUERIES": queries, "WARPS": WARPS}
+
+
+def decode_macros(head_dim: int, group: int, bits: tuple[int, int]) -> dict[str, int]:
+    """What one row of each sequence runs with, in a model with ``group`` query heads on a KV head."""
+    rung = "4_wide" if group < FULL_TILE else RUNGS[-1]
+    return macros(head_dim, *bits, Slices.of(1, group, most_queries(rung, bits[0])).queries)
+
+
+def _default_rung(queries: int, device: torch.device) -> str:
+    return RUNGS[-1] if queries >= FULL_TILE and is_v100(device) else "4_wide"
+
+
+@cache
+def _kernel(rung: str, head_dim: int, k_bits: int, v_bits: int, queries: int) -> Kernel:
+    return Kernel("attention_decode", rung, "attention_decode", macros(head_dim, k_bits, v_bits, queries))
+
+
+def _launch(
+    rung: str,
+    q: Tensor,
+    pages: KVPages,
+    batch: PagedBatch,
+    scale: float,
+    gate: Tensor | None,
+    lse: Tensor | None,
+    out: Tensor,
+    split_count: int | None,
+) -> None:
+    heads, kv_heads = q.shape[1], pages.kv_heads
+    slices = Slices.of(batch.most_rows, heads // kv_heads, most_queries(rung, pages.k.bits))
+    kernel = _kernel(rung, pages.head_dim, pages.k.bits, pages.v.bits, slices.queries)
+    across = slices.count * kv_heads
+    if rung == RUNGS[0]:
+        grid = -(-heads // WARPS), batch.most_rows, batch.sequences
+    else:
+        resident = resident_blocks(rung, pages.head_dim, slices.queries)
+        grid = across, _splits(rung, split_count, batch, across, resident, q.device), batch.sequences
+    partials = arrivals = None
+    if rung in SPLIT_RUNGS and grid[1] > 1:
+        places = batch.sequences * across
+        record = record_floats(slices.queries, pages.head_dim)
+        partials = torch.empty(places * grid[1] * record, dtype=torch.float32, device=q.device)
+        arrivals = arrival_counters(q.device, places * counters(grid[1]))
+    strides = [0, 0] if gate is None else list(gate.stride()[:2])
+    stores = [tensor for store in (pages.k, pages.v) for tensor in (store.values, store.params)]
+    tensors = [q, *stores, batch.table, batch.lengths, batch.row_starts, None if gate is None else span(gate)]
+    results = [Out(out), None if lse is None else Out(lse), partials, arrivals]
+    numbers = [batch.table.shape[1], kv_heads, heads // kv_heads, *strides, scale]
+    kernel.launch(grid, WARPS * WARP, [*tensors, *results, *numbers])
+
+
+def _splits(rung: str, given: int | None, batch: PagedBatch, slices: int, resident: int, device: torch.device) -> int:
+    if rung not in SPLIT_RUNGS:
+        return 1
+    if given is not None:
+        if not 1 <= given <= MOST_SPLITS:
+            message = f"attention_decode: split_count is {given}."
+            raise KernelArgumentError(message, cure=f"Give 1 to {MOST_SPLITS}, or None.")
+        return given
+    return splits(batch.longest, batch.sequences, slices, processors(device), resident)
+
+
+def _check(q: Tensor, pages: KVPages, batch: PagedBatch, gate: Tensor | None) -> None:
+    """What the kernels ask beyond ``check_attention``."""
+    if pages.head_dim not in HEAD_DIMS:
+        known = ", ".join(map(str, HEAD_DIMS))
+        message = f"attention_decode: head dim {pages.head_dim} is not built; its kernels have {known}."
+        raise KernelArgumentError(message, cure="Use the executor torch.")
+    if batch.most_rows > MOST_ROWS:
+        message = f"attention_decode: a sequence has {batch.most_rows} rows; its kernels take up to {MOST_ROWS}."
+        raise KernelArgumentError(message, cure="Use attention_prefill for more.")
+    halves = {"q": q} if gate is None else {"q": q, "gate": gate}
+    named_sizes("attention_decode", {name: (x, torch.float16, ("T", "heads", "D")) for name, x in halves.items()})
+    for name, store in (("keys", pages.k), ("values", pages.v)):
+        _check_store(name, store, pages.head_dim)
+
+
+def _check_store(name: str, store: PageStore, head_dim: int) -> None:
+    dtypes = {16: torch.float16, 8: torch.int8, 4: torch.int32}
+    width = head_dim // 8 if store.bits == 4 else head_dim
+    shape = (*store.values.shape[:2], PAGE_SIZE, width)
+    named_sizes("attention_decode", {f"the pages of {name}": (store.values, dtypes[store.bits], shape)})

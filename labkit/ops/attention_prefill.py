@@ -1,13 +1,38 @@
-"""Attention: to be replaced by the prefill ladder."""
+"""Attention of many new rows of each sequence over its pages, for prefill: softmax(q k^T scale) v, causal.
+
+    out[r, h] = sum over tokens t of softmax_t(q[r, h] . k[t] scale) v[t]    (times sigmoid(gate[r, h]))
+
+over the tokens that row r sees: with R rows of a sequence of L tokens, its row i sees tokens 0 .. L - R + i. Query head
+h reads KV head h // group. Scores are never written down: a block walks the pages of one tile of 64 rows and rescales
+its sums as the maximum grows (FlashAttention, Dao et al. 2022, arXiv:2205.14135; the rescaling is softmax_online's).
+K and V become halves, weights are rounded to halves, products and sums are fp32, and the result is rounded once, twice
+with a gate.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
 from torch import Tensor
 
+from labkit.device import Kernel, Out, executor_for
+from labkit.errors import KernelArgumentError
 from labkit.ops.attention_checks import check_attention
+from labkit.ops.attention_prefill_sdpa import attend_with_library, library_is_faster
+from labkit.ops.attention_sparse_torch import attend_kept
 from labkit.ops.attention_torch import attend
+from labkit.ops.checks import WIDEST_LOAD, chosen_rung, named_sizes, number, span
+from labkit.ops.kept_pages import KeptPages
+from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
-from labkit.ops.paged_kv import KVPages
+from labkit.ops.paged_kv import KVPages, PageStore
+
+RUNGS = ["1_scalar", "2_tensor_cores", "3_split_d", "4_prefetch"]
+THREADS = 128  # of a block
+LOG2_E = 1.4426950408889634
+TILE_BYTES = 8192  # in shared memory: 64 elements of 64 rows or tokens, as halves
+LARGEST_FACTOR = 1e8  # times a score still a float, and below it "no score yet"
 
 
 def attention_prefill(
@@ -18,8 +43,113 @@ def attention_prefill(
     scale: float | None = None,
     gate: Tensor | None = None,
     lse: Tensor | None = None,
+    kept: KeptPages | None = None,
     rung: str | None = None,
 ) -> Tensor:
-    """q: [T, heads, D] -> [T, heads, D]."""
+    """q: [T, heads, D], rotated where the pages rotate (``pages.rotated``). Returns [T, heads, D] in q's dtype.
+
+    Any number of rows of each sequence; the kernels take fp16 q and gate, fp16, INT8 or INT4 pages, and D of 64, 128 or
+    256. scale: D^-0.5 unless given; above 0. gate: [T, heads, D], any strides; the result is multiplied by its sigmoid.
+    lse: dense fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. kept: the pages
+    that each tile of 64 rows reads; all unless given. With every page in its lists the result is the same bit for bit.
+
+    Without a rung, ``4_prefetch`` runs on a V100 and on the simulator. GPUs from capability 8.0 on emulate its
+    tensor-core instruction; there torch's own attention runs over gathered keys and values, unless ``kept`` or ``lse``
+    is given.
+    Raises KernelArgumentError for what does not fit.
+    """
     check_attention("attention_prefill", q, pages, batch, gate, lse)
-    return attend(q, pages, batch, pages.head_dim**-0.5 if scale is None else scale, gate, lse)
+    scale = pages.head_dim**-0.5 if scale is None else number("attention_prefill", "scale", scale)
+    if kept is not None:
+        kept.check("attention_prefill", batch, q.shape[1])
+    if executor_for(q, pages.k.values) == "torch":
+        if kept is not None:
+            return attend_kept(q, pages, batch, kept, scale, gate, lse)
+        return attend(q, pages, batch, scale, gate, lse)
+    _check(q, pages, gate, scale)
+    if rung is None and kept is None and lse is None and library_is_faster(q.device):
+        return attend_with_library(q, pages, batch, scale, gate)
+    rung = chosen_rung("attention_prefill", rung, RUNGS)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _launch(rung, _in_pieces(q), pages, batch, scale, None if gate is None else _in_pieces(gate), lse, kept, out)
+    return out
+
+
+def macros(head_dim: int, k_bits: int, v_bits: int) -> dict[str, int]:
+    """How the kernels are compiled: for pages of a head dimension and format."""
+    return {"HEAD_DIM": head_dim, "K_BITS": k_bits, "V_BITS": v_bits}
+
+
+def shared_bytes(rung: str, head_dim: int) -> int:
+    """Dynamic shared memory of a block: ``2_tensor_cores`` holds queries, weights, and a whole page of K or of V."""
+    tiles = head_dim * 2 // 128
+    return (2 * tiles + 1) * TILE_BYTES if rung == "2_tensor_cores" else 0
+
+
+@cache
+def _kernel(rung: str, head_dim: int, k_bits: int, v_bits: int) -> Kernel:
+    return Kernel("attention_prefill", rung, "attention_prefill", macros(head_dim, k_bits, v_bits))
+
+
+def _launch(
+    rung: str,
+    q: Tensor,
+    pages: KVPages,
+    batch: PagedBatch,
+    scale: float,
+    gate: Tensor | None,
+    lse: Tensor | None,
+    kept: KeptPages | None,
+    out: Tensor,
+) -> None:
+    heads, dim = q.shape[1:]
+    gates = [None, 0, 0] if gate is None else [span(gate), *gate.stride()[:2]]
+    lists = [None, None, 0] if kept is None else [kept.index.contiguous(), kept.count, kept.index.shape[2]]
+    arguments = [
+        span(q),
+        *q.stride()[:2],
+        *(tensor for store in (pages.k, pages.v) for tensor in (store.values, store.params)),
+        pages.kv_heads,
+        batch.table,
+        batch.table.shape[1],
+        batch.lengths,
+        batch.row_starts,
+        batch.tile_starts,
+        batch.sequences,
+        *lists,
+        scale * LOG2_E,
+        *gates,
+        Out(out),
+        None if lse is None else Out(lse),
+    ]
+    kernel = _kernel(rung, dim, pages.k.bits, pages.v.bits)
+    kernel.launch((heads, batch.tiles), THREADS, arguments, shared_bytes(rung, dim))
+
+
+def _in_pieces(x: Tensor) -> Tensor:
+    """``x``, or a dense copy where its rows cannot be read 16 bytes at a time."""
+    elements = WIDEST_LOAD // x.element_size()
+    fits = x.stride(-1) == 1 and not any(stride % elements for stride in x.stride()[:2])
+    return x if fits and not x.data_ptr() % WIDEST_LOAD else x.clone(memory_format=torch.contiguous_format)
+
+
+def _check(q: Tensor, pages: KVPages, gate: Tensor | None, scale: float) -> None:
+    """What the kernels ask beyond ``check_attention``."""
+    if pages.head_dim not in HEAD_DIMS:
+        known = ", ".join(map(str, HEAD_DIMS))
+        message = f"attention_prefill: head dim {pages.head_dim} is not built; its kernels have {known}."
+        raise KernelArgumentError(message, cure="Use the executor torch.")
+    if not 0 < scale * LOG2_E < LARGEST_FACTOR:
+        cure = "Give a number above 0, as D^-0.5 is, or use the executor torch."
+        raise KernelArgumentError(f"attention_prefill: scale is {scale}.", cure=cure)
+    halves = {"q": q} if gate is None else {"q": q, "gate": gate}
+    named_sizes("attention_prefill", {name: (x, torch.float16, ("T", "heads", "D")) for name, x in halves.items()})
+    for name, store in (("keys", pages.k), ("values", pages.v)):
+        _check_store(name, store, pages.head_dim)
+
+
+def _check_store(name: str, store: PageStore, head_dim: int) -> None:
+    dtypes = {16: torch.float16, 8: torch.int8, 4: torch.int32}
+    width = head_dim // 8 if store.bits == 4 else head_dim
+    shape = (*store.values.shape[:2], PAGE_SIZE, width)
+    named_sizes("attention_prefill", {f"the pages of {name}": (store.values, dtypes[store.bits], shape)})

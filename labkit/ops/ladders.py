@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING
 
 from labkit.device.ladder import Ladder, Macros
 from labkit.ops import (
+    attention_decode,
+    attention_prefill,
     awq_gemm,
     awq_gemv,
     dequant_int4,
     gemv_half,
     gemv_int8,
     kv_write,
+    qk_norm_rope_kv,
     rmsnorm,
     rope,
     silu_mul,
     softmax_online,
+    sparse_scores,
 )
 from labkit.ops.gemv import ROW_CLASSES
 from labkit.quant.int4 import Form
+from labkit.quant.kv import BITS
 
 if TYPE_CHECKING:
     from labkit.model.config import ModelConfig
@@ -30,30 +35,27 @@ INT4_KINDS: tuple[tuple[int, Form], ...] = (
     (32, "scale_zero"),
     (32, "scale_bias"),
 )
-HALF_PAGES = ("auto", "fp16", "float16")  # KV dtypes whose pages a kernel writes
+
+# Elements of a head, those that turn, and whether q and k have norms: Qwen3.5 and labkit-tiny, SmolLM2.
+KINDS_OF_HEADS = ((256, 64, (True, True)), (64, 64, (False, False)))
+# Elements of a head, and query heads that share a KV head: Qwen3.5-27B, SmolLM2, labkit-tiny.
+DECODING_HEADS = ((256, 6), (64, 3), (256, 2))
 
 
 def _rmsnorm(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
-    """Norms over the hidden state; Qwen3.5 has others over the heads of queries and keys."""
-    rows = [config.hidden_size, *([config.head_dim] if config.architecture == "qwen3_5" else [])]
-    return [rmsnorm.macros(size) for size in dict.fromkeys(rows)]
+    """Norms over the hidden state; those of Qwen3.5's heads are part of qk_norm_rope_kv."""
+    return [rmsnorm.macros(config.hidden_size)]
 
 
 def _silu_mul(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
     return [silu_mul.macros(config.intermediate_size // tp_size)]
 
 
-def _rope(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
-    """Llama's queries and keys come as one tensor; Qwen3.5's have gone through norms of their own."""
-    q_heads, k_heads = config.num_attention_heads // tp_size, _kv_heads(config, tp_size)
-    heads = (q_heads, k_heads) if config.architecture == "qwen3_5" else (q_heads + k_heads, 0)
-    return [rope.macros(config.head_dim, config.rope.rotary_dim, *heads)]
-
-
-def _kv_write(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
-    if kv_cache_dtype not in HALF_PAGES:
-        return []
-    return [kv_write.macros(_kv_heads(config, tp_size), config.head_dim)]
+def _qk_norm_rope_kv(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    """Any number of heads; those of Qwen3.5 have norms. Raises KernelArgumentError for sizes that are not built."""
+    normed = config.architecture == "qwen3_5"
+    bits = BITS.get(kv_cache_dtype, (16, 16))  # what is not quantized has names of its dtype too
+    return [qk_norm_rope_kv.macros(config.head_dim, config.rope.rotary_dim, (normed, normed), bits)]
 
 
 def _awq_gemv(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
@@ -72,6 +74,23 @@ def _dequant_int4(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> lis
 def _gemv_half(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
     """For the output head and whatever else is in half precision; gemv_int8 is for those who ask for it."""
     return [gemv_half.macros(rows, config.hidden_size) for rows in ROW_CLASSES]
+
+
+def _sparse_scores(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    """For all keys of a page as stored, and for the samples of pages, which are halves."""
+    k_bits = BITS.get(kv_cache_dtype, (16, 16))[0]
+    return [sparse_scores.macros(config.head_dim, k_bits, False), sparse_scores.macros(config.head_dim, 16, True)]
+
+
+def _attention_decode(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    """For one row of each sequence; several rows, to check drafted tokens, make other slices."""
+    group = max(1, config.num_attention_heads // tp_size // _kv_heads(config, tp_size))
+    return [attention_decode.decode_macros(config.head_dim, group, BITS.get(kv_cache_dtype, (16, 16)))]
+
+
+def _attention_prefill(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    """Any number of heads, of which any number share a KV head."""
+    return [attention_prefill.macros(config.head_dim, *BITS.get(kv_cache_dtype, (16, 16)))]
 
 
 def _kv_heads(config: ModelConfig, tp_size: int) -> int:
@@ -102,14 +121,23 @@ LADDERS = {
             rungs=tuple(rope.RUNGS),
             entries=("rope",),
             default_macros=(rope.macros(256, 64, 24, 4), rope.macros(64, 64, 12, 0), rope.macros(256, 64, 4, 2)),
-            specialisations=_rope,
         ),
         Ladder(
             op="kv_write",
             rungs=tuple(kv_write.RUNGS),
             entries=("kv_write",),
             default_macros=(kv_write.macros(4, 256), kv_write.macros(3, 64), kv_write.macros(2, 256)),
-            specialisations=_kv_write,
+        ),
+        Ladder(
+            op="qk_norm_rope_kv",
+            rungs=tuple(qk_norm_rope_kv.RUNGS),
+            entries=("qk_norm_rope_kv",),
+            default_macros=tuple(
+                qk_norm_rope_kv.macros(*heads, bits)
+                for heads in KINDS_OF_HEADS
+                for bits in dict.fromkeys(BITS.values())
+            ),
+            specialisations=_qk_norm_rope_kv,
         ),
         Ladder(
             op="softmax_online",
@@ -151,6 +179,38 @@ LADDERS = {
             rungs=tuple(gemv_int8.RUNGS),
             entries=("gemv_int8",),
             default_macros=tuple(gemv_int8.macros(rows, 128) for rows in ROW_CLASSES),
+        ),
+        Ladder(
+            op="attention_decode",
+            rungs=tuple(attention_decode.RUNGS),
+            entries=("attention_decode",),
+            default_macros=tuple(
+                attention_decode.decode_macros(dim, group, bits)
+                for dim, group in DECODING_HEADS
+                for bits in dict.fromkeys(BITS.values())
+            ),
+            specialisations=_attention_decode,
+            also=("4_wide",),
+        ),
+        Ladder(
+            op="attention_prefill",
+            rungs=tuple(attention_prefill.RUNGS),
+            entries=("attention_prefill",),
+            default_macros=tuple(
+                attention_prefill.macros(dim, *bits) for dim in (256, 64) for bits in dict.fromkeys(BITS.values())
+            ),
+            specialisations=_attention_prefill,
+        ),
+        Ladder(
+            op="sparse_scores",
+            rungs=tuple(sparse_scores.RUNGS),
+            entries=("sparse_scores",),
+            default_macros=tuple(
+                sparse_scores.macros(dim, *kind)
+                for dim in (256, 64)
+                for kind in ((16, False), (8, False), (4, False), (16, True))
+            ),
+            specialisations=_sparse_scores,
         ),
     )
 }

@@ -2,3 +2,4 @@
 
 PAGE_SIZE = 64  # tokens in a KV page
 QUERY_TILE = 64  # rows of one sequence that prefill attention works on together
+HEAD_DIMS = (64, 128, 256)  # heads that the kernels of attention are built for

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.device import executor_for
 from labkit.ops.kv_slots import KVSlots
 from labkit.ops.kv_write import kv_write
 from labkit.ops.layout import PAGE_SIZE
@@ -107,12 +106,11 @@ class KVPages:
         return self.k.values.shape[1]
 
     def write(self, k: Tensor, v: Tensor, slots: KVSlots) -> None:
-        """Store k, v [T, kv_heads, D] where ``slots`` says; ``k`` as it comes from RoPE, it is rotated here."""
-        if self.k.bits == self.v.bits == 16 and executor_for(k, v) != "torch":
-            kv_write(k, v, slots, self.k.values, self.v.values)
-            return
-        self.k.write(self.rotated(k), slots)
-        self.v.write(v, slots)
+        """Store k, v [T, kv_heads, D] where ``slots`` says; ``k`` as it comes from RoPE, it is rotated here.
+
+        Raises KernelArgumentError as ``kv_write`` does.
+        """
+        kv_write(k, v, slots, self)
 
     def rotated(self, x: Tensor) -> Tensor:
         """Queries or keys as they meet in these pages: fp32 and turned where keys are in INT4, else as they are."""

@@ -15,7 +15,7 @@ from labkit.errors import ConfigError, ModelNotFoundError
 from labkit.ops.linear_kernels import KernelLinear
 from labkit.ops.tuning_table import WeightShape
 
-BIG = {"hidden_size": 128, "intermediate_size": 256}
+BIG = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 64}
 
 
 def shapes_of(path: Path | str) -> set[WeightShape]:

@@ -27,7 +27,9 @@ FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "ttft_s", "tpot_s")
 @pytest.fixture(autouse=True)
 def _small_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bandwidth is not under test here."""
-    monkeypatch.setattr("labkit.bench.run.read_bandwidth", lambda: read_bandwidth(1 << 16, repeats=1))
+    monkeypatch.setattr(
+        "labkit.bench.run.read_bandwidth", lambda device: read_bandwidth(1 << 16, repeats=1, device=device)
+    )
 
 
 @pytest.fixture

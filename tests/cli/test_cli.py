@@ -20,6 +20,7 @@ COMMANDS = [
     ["bench", "run"],
     ["bench", "sim"],
     ["bench", "gemv"],
+    ["bench", "attention"],
     ["eval", "perplexity"],
     ["fit"],
     ["build"],

@@ -11,13 +11,22 @@ from typing import Any
 from unittest import mock
 
 import torch
-from helpers import ops_dequant, ops_gemm, ops_gemv, ops_leftovers
+from helpers import (
+    ops_attention_decode,
+    ops_attention_prefill,
+    ops_dequant,
+    ops_gemm,
+    ops_gemv,
+    ops_kv,
+    ops_leftovers,
+    ops_qk,
+    ops_sparse,
+)
 from helpers.accuracy import FP32_SUMS, HALF_STEP, Shape, relative_error, rows, shifted
+from helpers.ops_kv import spaced
 from torch import Tensor
 
-from labkit.ops import kv_write, rmsnorm, rope, silu_mul, softmax_online, split_k
-from labkit.ops.kv_slots import KVSlots
-from labkit.ops.layout import PAGE_SIZE
+from labkit.ops import rmsnorm, rope, silu_mul, softmax_online, split_k
 
 SMALL: dict[str, list[Shape]] = {
     # rows, elements, zero-centred weight, elements by which x is shifted in memory
@@ -32,14 +41,6 @@ SMALL: dict[str, list[Shape]] = {
         (5, 9, 0, 16, 16, 4),
         (1, 1, 1, 6, 2, 0),
         (2, 5, 1, 20, 12, 3),
-    ],
-    # contexts before the step, new tokens of each sequence, KV heads, head, elements between the tokens of k and v
-    "kv_write": [
-        ((0, 5, 63), (3, 1, 2), 2, 64, 0),
-        ((0,), (130,), 1, 16, 16),
-        ((64, 0, 127), (1, 1, 1), 3, 8, 0),
-        ((10, 0), (64, 64), 2, 7, 5),
-        ((0, 0), (1, 65), 4, 2, 0),
     ],
     # rows, columns, scale, shift
     "softmax_online": [(2, 512, 1.0, 0), (3, 100, 0.125, 0), (1, 2500, 2.0, 0), (4, 33, 1.0, 1), (5, 1, 1.0, 0)],
@@ -67,13 +68,6 @@ LARGE: dict[str, list[Shape]] = {
         (77, 3, 1, 20, 12, 3),
         (5, 32, 8, 128, 128, 0),
     ],
-    "kv_write": [
-        ((0, 1000, 63), (4096, 1, 2), 4, 256, 0),
-        (tuple(range(0, 640, 10)), (1,) * 64, 4, 256, 512),
-        ((0, 127), (64, 200), 3, 64, 0),
-        ((10, 0), (64, 641), 2, 7, 5),
-        ((0,) * 50, (65,) * 50, 8, 128, 0),
-    ],
     "softmax_online": [
         (1, 248320, 1.0, 0),
         (64, 8192, 0.7, 0),
@@ -82,14 +76,6 @@ LARGE: dict[str, list[Shape]] = {
         (3, 49157, 0.1, 0),
     ],
 }
-
-
-def spaced(x: Tensor, gap: int) -> Tensor:
-    """x [T, heads, D] as a view whose tokens lie ``gap`` elements apart."""
-    tokens, heads, dim = x.shape
-    room = torch.full((tokens, heads * dim + gap), float("nan"), dtype=x.dtype, device=x.device)
-    view = room[:, : heads * dim].view(tokens, heads, dim)
-    return view.copy_(x)
 
 
 def check_rmsnorm(rung: str, shape: Shape, device: str) -> None:
@@ -143,37 +129,6 @@ def exact_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((turned.real, turned.imag, x[..., 2 * half :].double()), dim=-1)
 
 
-def check_kv_write(rung: str, shape: Shape, device: str) -> None:
-    """Bit for bit, and nothing else in the pools touched: an earlier owner left NaN everywhere."""
-    contexts, lengths, heads, dim, gap = shape
-    slots, pages = random_slots(contexts, lengths)
-    slots = KVSlots(*(x.to(device) for x in (slots.page, slots.offset, slots.fresh)))
-    pools = [torch.full((pages, heads, PAGE_SIZE, dim), float("nan")).half().to(device) for _ in range(2)]
-    expected = [pool.clone() for pool in pools]
-    k, v = (spaced(torch.randn(sum(lengths), heads, dim).half().to(device), gap) for _ in range(2))
-    for pool, new in zip(expected, (k, v), strict=True):
-        for page in slots.fresh.tolist():
-            pool[page] = 0
-        for t, (page, offset) in enumerate(zip(slots.page.tolist(), slots.offset.tolist(), strict=True)):
-            pool[page, :, offset] = new[t]
-    kv_write.kv_write(k, v, slots, *pools, rung=rung)
-    for pool, wanted in zip(pools, expected, strict=True):
-        assert torch.equal(pool.view(torch.int16), wanted.view(torch.int16))
-
-
-def random_slots(contexts: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[KVSlots, int]:
-    """Slots of a step in which each sequence, of so many tokens, gets so many more; and the pages there are."""
-    counts = [-(-(c + n) // PAGE_SIZE) for c, n in zip(contexts, lengths, strict=True)]
-    free = (torch.randperm(sum(counts)) + 1).tolist()
-    page, offset = [], []
-    for context, length, count in zip(contexts, lengths, counts, strict=True):
-        table = torch.tensor([free.pop() for _ in range(count)])
-        positions = torch.arange(context, context + length)
-        page.append(table[positions // PAGE_SIZE])
-        offset.append(positions % PAGE_SIZE)
-    return KVSlots.at(torch.cat(page), torch.cat(offset)), sum(counts) + 1
-
-
 def check_softmax_online(rung: str, shape: Shape, device: str) -> None:
     count, columns, scale, shift = shape
     x = torch.randn(count, columns) * 8
@@ -190,14 +145,23 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, Shape, str], None]]] = {
     "add_rmsnorm": (rmsnorm.RUNGS, check_add_rmsnorm),
     "silu_mul": (silu_mul.RUNGS, check_silu_mul),
     "rope": (rope.RUNGS, check_rope),
-    "kv_write": (kv_write.RUNGS, check_kv_write),
     "softmax_online": (softmax_online.RUNGS, check_softmax_online),
 }
 
 FOLDERS: dict[str, str] = {"add_rmsnorm": "rmsnorm"}
 """Operation -> folder of cuda/, where the two have different names."""
 
-for part in (ops_gemv, ops_gemm, ops_dequant, ops_leftovers):
+for part in (
+    ops_attention_decode,
+    ops_attention_prefill,
+    ops_gemv,
+    ops_gemm,
+    ops_dequant,
+    ops_leftovers,
+    ops_kv,
+    ops_qk,
+    ops_sparse,
+):
     SMALL |= part.SMALL
     LARGE |= part.LARGE
     CHECKS |= part.CHECKS

@@ -21,7 +21,9 @@ from labkit.lab.bench_panel import BenchPanel, html_table, text_table
 
 @pytest.fixture(autouse=True)
 def _small_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.bench.run.read_bandwidth", lambda: read_bandwidth(1 << 16, repeats=1))
+    monkeypatch.setattr(
+        "labkit.bench.run.read_bandwidth", lambda device: read_bandwidth(1 << 16, repeats=1, device=device)
+    )
 
 
 @pytest.fixture

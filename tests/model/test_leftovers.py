@@ -54,7 +54,7 @@ def test_logits_are_those_of_the_packed_matrices(seed: int, tmp_path: Path, make
 
 @pytest.mark.parametrize("kind", ["int4", "int8"])
 def test_packed_matrices_run_on_kernels(seed: int, tmp_path: Path, kind: str) -> None:
-    path, ids = saved(llama(num_hidden_layers=1), tmp_path), random_ids(160, 3)
+    path, ids = saved(llama(num_hidden_layers=1, head_dim=64), tmp_path), random_ids(160, 3)
     with LLM(path, executor="sim", quantize_leftovers=kind) as llm:
         ours, kernels = llm.logits(ids), {linear.kernel for linear in linears(llm).values()}
     with LLM(path, executor="torch", dtype="float16", quantize_leftovers=kind) as torch_only:  # packs the same halves

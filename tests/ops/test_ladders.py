@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from labkit.device.build_all import all_rungs, build_all, for_model
 from labkit.device.ladder import Ladder
 from labkit.device.sources import read_rung, source_root
+from labkit.errors import KernelArgumentError
 from labkit.model.checkpoint import open_checkpoint
 from labkit.model.config import LlamaConfig, ModelConfig, parse_config
 from labkit.model.resolve import resolve_model
@@ -38,6 +40,13 @@ QWEN_27B = {
     },
 }
 
+UNASKED = {
+    "softmax_online",
+    "gemv_int8",
+    "rope",
+    "kv_write",
+}  # no model runs these: they are taught, or parts of others
+
 
 @pytest.fixture(scope="module")
 def qwen() -> ModelConfig:
@@ -59,16 +68,14 @@ def test_rungs_compile_without_spills(ladder: Ladder) -> None:
 @pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
 def test_what_a_large_model_needs_compiles_without_spills(qwen: ModelConfig, tp_size: int) -> None:
     rows = build_all(for_model(LADDERS.values(), qwen, tp_size, "fp16"))
-    assert {row.op for row in rows} == set(LADDERS) - {"softmax_online", "gemv_int8"}  # nothing runs these unasked
+    assert {row.op for row in rows} == set(LADDERS) - UNASKED
     assert not [row.name for row in rows if row.spill_stores or row.spill_loads]
 
 
 def test_specialisations_divide_the_heads_among_the_ranks(qwen: ModelConfig) -> None:
-    [whole], [quarter], [eighth] = (LADDERS["rope"].specialisations(qwen, tp, "auto") for tp in (1, 4, 8))
-    assert (whole["Q_HEADS"], whole["K_HEADS"]) == (24, 4)
-    assert (quarter["Q_HEADS"], quarter["K_HEADS"]) == (6, 1)
-    assert (eighth["Q_HEADS"], eighth["K_HEADS"]) == (3, 1)  # two ranks share a KV head
     assert LADDERS["silu_mul"].specialisations(qwen, 2, "auto")[0]["INNER"] == 8704
+    whole, eighth = (LADDERS["qk_norm_rope_kv"].specialisations(qwen, tp, "auto") for tp in (1, 8))
+    assert whole == eighth  # which learns when it runs how many heads there are
 
 
 @pytest.mark.parametrize("model", ["labkit-tiny", "smollm2"])
@@ -79,8 +86,11 @@ def test_a_wheel_carries_what_the_small_models_need(model: str) -> None:
         assert all(macros in ladder.default_macros for macros in ladder.specialisations(config, 1, "auto"))
 
 
-def test_quantized_pages_have_no_kernel_yet(qwen: ModelConfig) -> None:
-    assert LADDERS["kv_write"].specialisations(qwen, 1, "int8") == []
+@pytest.mark.parametrize(("name", "bits"), [("auto", (16, 16)), ("fp16", (16, 16)), ("int8", (8, 8)), ("k8v4", (8, 4))])
+def test_pages_of_every_format_are_written_by_kernels(qwen: ModelConfig, name: str, bits: tuple[int, int]) -> None:
+    [macros] = LADDERS["qk_norm_rope_kv"].specialisations(qwen, 1, name)
+    assert (macros["K_BITS"], macros["V_BITS"]) == bits
+    assert (macros["HEAD_DIM"], macros["ROTARY_DIM"], macros["Q_NORM"], macros["K_NORM"]) == (256, 64, 1, 1)
 
 
 @pytest.mark.parametrize("ladder", LADDERS.values(), ids=lambda ladder: ladder.op)
@@ -100,7 +110,7 @@ def test_a_missing_macro_is_named(ladder: Ladder) -> None:
         assert all(macro in error for macro in ladder.default_macros[0])
 
 
-def test_llama_turns_queries_and_keys_as_one_tensor() -> None:
+def test_llama_has_no_norms_and_heads_that_fit_or_are_named() -> None:
     config = parse_config(
         {
             "model_type": "llama",
@@ -116,5 +126,9 @@ def test_llama_turns_queries_and_keys_as_one_tensor() -> None:
         }
     )
     assert isinstance(config, LlamaConfig)
-    [macros] = LADDERS["rope"].specialisations(config, 1, "auto")
-    assert (macros["Q_HEADS"], macros["K_HEADS"], macros["ROTARY_DIM"]) == (6, 0, 16)
+    specialisations = LADDERS["qk_norm_rope_kv"].specialisations
+    with pytest.raises(KernelArgumentError, match="heads of 16 elements") as caught:
+        specialisations(config, 1, "auto")
+    assert "64, 128, 256" in caught.value.cure
+    [macros] = specialisations(replace(config, head_dim=64, rope=replace(config.rope, rotary_dim=64)), 1, "auto")
+    assert (macros["Q_NORM"], macros["K_NORM"], macros["ROTARY_DIM"]) == (0, 0, 64)

@@ -1,0 +1,93 @@
+"""A few rows that stand for many: farthest-first sampling (Gonzalez 1985, k-centre clustering).
+
+Start with the row farthest from the mean, then take again and again the row farthest from all that were taken. What is
+unlike everything else, which a mean would bury, is taken early; what is left is near to something that was taken, and a
+dot product with it is off by no more than the distance allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.device import executor_for
+from labkit.ops.layout import PAGE_SIZE
+from labkit.ops.paged_kv import PageStore
+from labkit.ops.sparse_scores import SAMPLED_KEYS, SEGMENTS
+
+PAGES_AT_A_TIME = 64  # whose keys are dequantized together
+
+
+@dataclass(frozen=True, eq=False)
+class KeySamples:
+    """Eight keys of every page of some sequences, packed into pages of 64: eight real pages each.
+
+    keys: values [S * P', kv_heads, 64, D] of 16 bits, P' = ceil(P / 8); weights: fp32 [S * P', kv_heads, 64], the
+    logarithm of how many keys each stands for (-inf: none); table: int32 [S, P'].
+    """
+
+    keys: PageStore
+    weights: Tensor
+    table: Tensor
+
+
+def farthest_first(x: Tensor, count: int) -> Tensor:
+    """Which ``count`` rows of x [..., N, D] stand for all: int64 [..., count]. Equal distances: the first."""
+    x = x.float() - x.float().mean(dim=-2, keepdim=True)
+    near = x.square().sum(-1)
+    chosen = [near.argmax(-1, keepdim=True)]
+    near = _squares(x, chosen[-1])
+    for _ in range(count - 1):
+        chosen.append(near.argmax(-1, keepdim=True))
+        near = torch.minimum(near, _squares(x, chosen[-1]))
+    return torch.cat(chosen, dim=-1)
+
+
+def _squares(x: Tensor, row: Tensor) -> Tensor:
+    """The squared distance of all rows of x [..., N, D] from row [..., 1] of them: [..., N]."""
+    return (x - rows_at(x, row)).square().sum(-1)
+
+
+def rows_at(x: Tensor, index: Tensor) -> Tensor:
+    """Rows [..., count, D] of x [..., N, D] by their numbers [..., count]."""
+    return x.gather(-2, index[..., None].expand(*index.shape, x.shape[-1]))
+
+
+def sample_keys(keys: PageStore, table: Tensor, full_pages: Sequence[int]) -> KeySamples:
+    """Samples of the first full_pages[s] pages of each sequence, all of whose keys are written.
+
+    table: int32 [S, P].
+    """
+    width = max(1, -(-max(full_pages) // SEGMENTS))
+    shape = (len(full_pages), keys.values.shape[1], width * SEGMENTS, SAMPLED_KEYS)
+    dim = keys.values.shape[-1] * (8 if keys.bits == 4 else 1)
+    dtype = torch.float32 if executor_for(keys.values) == "torch" else torch.float16
+    samples = torch.zeros(*shape, dim, dtype=dtype, device=table.device)
+    weights = torch.full(shape, -torch.inf, device=table.device)
+    for s, count in enumerate(full_pages):
+        for first in range(0, count, PAGES_AT_A_TIME):
+            places = slice(first, min(first + PAGES_AT_A_TIME, count))
+            found, sizes = _samples(keys, table[s, places])
+            samples[s, :, places], weights[s, :, places] = found.to(dtype), sizes.log()
+    return _packed(samples, weights, width)
+
+
+def _samples(keys: PageStore, pages: Tensor) -> tuple[Tensor, Tensor]:
+    """Eight keys of each page [kv_heads, pages, 8, D], and how many each stands for [kv_heads, pages, 8]."""
+    k = keys.gather(pages).unflatten(1, (-1, PAGE_SIZE))
+    samples = rows_at(k, farthest_first(k, SAMPLED_KEYS))
+    nearest = torch.cdist(k, samples, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
+    sizes = torch.zeros(samples.shape[:-1], device=k.device)
+    return samples, sizes.scatter_add_(-1, nearest, torch.ones_like(nearest, dtype=torch.float32))
+
+
+def _packed(samples: Tensor, weights: Tensor, width: int) -> KeySamples:
+    """[S, kv_heads, P' * 8, 8, D] as pages."""
+    sequences = len(samples)
+    values, sizes = (x.unflatten(2, (width, SEGMENTS)).transpose(1, 2).flatten(3, 4) for x in (samples, weights))
+    table = torch.arange(sequences * width, dtype=torch.int32, device=samples.device).view(sequences, width)
+    store = PageStore(values.flatten(0, 1).contiguous(), None, 16)
+    return KeySamples(store, sizes.flatten(0, 1).contiguous(), table)

@@ -1,0 +1,245 @@
+"""Sparse prefill: which pages are kept, and attention over them; every result is looked at from outside."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.accuracy import QUANTIZED, relative_error
+from helpers.paged import FORMATS, Paged, exact_attention, random_paged
+from torch import Tensor
+
+from labkit.device import use_executor
+from labkit.errors import ConfigError, KernelArgumentError
+from labkit.ops.attention_sparse_torch import attend_kept
+from labkit.ops.attention_torch import attend
+from labkit.ops.kept_pages import KeptPages
+from labkit.ops.layout import PAGE_SIZE
+from labkit.ops.paged_kv import KVPages
+from labkit.ops.sparse_keys import farthest_first, sample_keys
+from labkit.ops.sparse_prefill import anchors, choose_pages
+from labkit.ops.sparse_settings import SparseSettings
+from labkit.quant.kv import KVFormat
+
+SPARSE = SparseSettings(mass=0.5, sink=1, recent=1, threshold=256, needle=1)
+
+
+def drawn(lengths: tuple[int, ...], rows: tuple[int, ...], name: str = "fp16", heads: int = 4) -> tuple[Paged, Tensor]:
+    """Pages and queries of two KV heads, D = 64; the queries as they meet the keys."""
+    paged = random_paged(lengths, 2, 64, KVFormat.named(name, torch.float16))
+    q = torch.randn(sum(rows), heads, 64)
+    return paged, paged.pages.rotated(q).half()
+
+
+def sets(kept: KeptPages) -> list[list[set[int]]]:
+    """The kept places of every tile and head; what lies behind the count is not looked at."""
+    return [
+        [set(row[:n].tolist()) for row, n in zip(index, count.tolist(), strict=True)]
+        for index, count in zip(kept.index, kept.count, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_lists_fit_the_batch_and_hold_what_is_always_kept(name: str, seed: int) -> None:
+    rows, lengths = (70, 64, 5, 130), (700, 300, 100, 450)
+    paged, q = drawn(lengths, rows, name)
+    batch = paged.batch(rows)
+    kept = choose_pages(q, paged.pages, batch, SPARSE)
+    kept.check("test", batch, 4)
+    chosen = sets(kept)
+    assert chosen[0][0] >= {0, 8, 9, 10}  # rows 630 .. 693: sink, recent, own
+    assert all(places == {0, 1} for places in chosen[3])  # 100 tokens: below the threshold, dense
+    assert chosen[4][1] >= {0, 4, 5} and chosen[6][1] >= {0, 6, 7}  # rows 320 .. 383, 448 .. 449
+    assert int(kept.count[0].min()) < 11, "nothing was left out"
+
+
+def test_everything_is_kept_below_the_threshold_and_with_all_mass(seed: int) -> None:
+    paged, q = drawn((300, 200), (64, 70))
+    batch = paged.batch((64, 70))
+    everything = sets(KeptPages.all_of(batch, 4))
+    for settings in (SparseSettings(0.3, threshold=301), SparseSettings(1.0, threshold=1)):
+        assert sets(choose_pages(q, paged.pages, batch, settings)) == everything
+    assert sets(choose_pages(q, paged.pages, batch, SparseSettings(0.01, 0, 0, 300, needle=1)))[0] != everything[0]
+
+
+def test_the_sampled_rows_decide_by_their_own_attention(seed: int) -> None:
+    """Eight rows and less are all sampled, so the estimate is exact: the rule in fp64 must give the same pages."""
+    paged, q = drawn((650,), (8,))
+    settings = SparseSettings(mass=0.6, sink=1, recent=2, threshold=1)
+    kept = sets(choose_pages(q, paged.pages, paged.batch((8,)), settings))[0]
+    k = paged.pages.gather(torch.tensor(paged.tables[0]))[0][:, : 10 * PAGE_SIZE].double()
+    for head in range(4):
+        shares = (q[:, head].double() @ k[head // 2].T / 8).softmax(-1).unflatten(-1, (10, PAGE_SIZE)).sum(-1)
+        most = shares.amax(0)
+        assert kept[head] == _by_rule(most, {0, 8, 9}) | {10} or _near_tie(most), "not the pages of the most mass"
+
+
+def _by_rule(most: Tensor, always: set[int]) -> set[int]:
+    weight, found = most / most.sum(), set(always)
+    held = sum(float(weight[place]) for place in always)
+    for place in weight.argsort(descending=True).tolist():
+        if place not in found and (held < 0.6 or most[place] >= 0.1):
+            found.add(place)
+            held += float(weight[place])
+    return found
+
+
+def _near_tie(most: Tensor) -> bool:
+    """Key samples see the same rows less exactly and may raise a page's maximum; only a clear rule is judged."""
+    return bool(((most - 0.1).abs() < 0.05).any()) or bool((most.sort()[0].diff() < 2e-2).any())
+
+
+@pytest.mark.parametrize("asks", ["row", "key"])
+def test_a_lone_needle_is_kept_wherever_it_lies(asks: str, seed: int) -> None:
+    """One row of 64 that pays 0.4 of its attention to one key; the row turned to the key, or the key to the row."""
+    length = 64 * 33
+    for depth in (1, 8, 17, 30):
+        pages = KVPages.zeros(40, 1, 64, KVFormat.named("fp16", torch.float16))
+        topics = torch.randn(40, 1, 1, 64)  # keys of a page have much in common
+        pages.k.values.copy_(0.8 * topics + 0.6 * torch.randn(40, 1, 64, 64))
+        q, row, key = torch.randn(64, 1, 64), int(torch.randint(64, ())), int(torch.randint(64, ()))
+        target = pages.k.values[depth + 3, 0]
+        kept_before = target[key].clone()
+        others = (q[row, 0] @ pages.k.values[3:35, 0].flatten(0, 1).float().T / 8).logsumexp(-1)
+        wanted = float(others) + 0.1
+        if asks == "row":
+            unit = kept_before.float() / kept_before.float().norm()
+            q[row, 0] += unit * (8 * wanted / float(kept_before.float().norm()) - float(q[row, 0] @ unit))
+        else:
+            unit = q[row, 0] / q[row, 0].norm()
+            target[key] = (unit * (8 * wanted / float(q[row, 0].norm()))).half()
+        paged = Paged(pages, [list(range(3, 36))], (length,))
+        settings = SparseSettings(mass=0.2, sink=0, recent=0, threshold=1)
+        assert depth in sets(choose_pages(q.half(), pages, paged.batch((64,)), settings))[0][0], (asks, depth)
+
+
+def test_cutting_a_prompt_at_multiples_of_64_keeps_the_same_pages(seed: int) -> None:
+    paged, q = drawn((640,), (256,))
+    whole = sets(choose_pages(q, paged.pages, paged.batch((256,)), SPARSE))
+    parts = []
+    for first, behind in ((0, 64), (64, 192), (192, 256)):
+        shorter = Paged(paged.pages, paged.tables, (384 + behind,))
+        parts += sets(choose_pages(q[first:behind], paged.pages, shorter.batch((behind - first,)), SPARSE))
+    assert whole == parts
+
+
+def test_sequences_of_a_batch_do_not_influence_each_other(seed: int) -> None:
+    paged, q = drawn((500, 700), (64, 100))
+    both = sets(choose_pages(q, paged.pages, paged.batch((64, 100)), SPARSE))
+    alone = []
+    for s, rows in enumerate((q[:64], q[64:])):
+        one = Paged(paged.pages, [paged.tables[s]], (paged.lengths[s],))
+        alone += sets(choose_pages(rows, paged.pages, one.batch((len(rows),)), SPARSE))
+    assert both == alone
+
+
+def test_most_bounds_the_anchors_and_sink_and_recent_come_first(seed: int) -> None:
+    paged, q = drawn((1000,), (64,))
+    settings = SparseSettings(mass=0.99, sink=2, recent=3, threshold=1, most=7)
+    for places in sets(choose_pages(q, paged.pages, paged.batch((64,)), settings))[0]:
+        assert len(places - {14, 15}) == 7 and places >= {0, 1, 11, 12, 13, 14, 15}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("executor", ["sim"])
+def test_kernels_choose_what_torch_chooses(name: str, executor: str, seed: int) -> None:
+    """Up to near ties: pages may differ whose shares differ by rounding, so hardly any."""
+    paged, q = drawn((400, 330), (70, 64), name)
+    batch = paged.batch((70, 64))
+    ours = sets(choose_pages(q, paged.pages, batch, SPARSE))
+    with use_executor(executor):
+        theirs = sets(choose_pages(q, paged.pages, batch, SPARSE))
+    differing = sum(len(a ^ b) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
+    assert differing <= 2, f"{differing} pages differ"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_attention_over_kept_pages(name: str, seed: int) -> None:
+    """Against fp64 over a cache from which the other pages were taken out, position by position."""
+    rows, lengths = (70, 5, 64), (400, 260, 64)
+    paged, q = drawn(lengths, rows, name)
+    batch, gate = paged.batch(rows), torch.randn(139, 4, 64).half()
+    kept, lse = choose_pages(q, paged.pages, batch, SPARSE), torch.empty(139, 4)
+    out = attend_kept(q, paged.pages, batch, kept, 0.125, gate, lse)
+    wanted, sums = exact_kept(q, paged, rows, kept, 0.125)
+    relative_error(out.flatten(1), (wanted * gate.double().sigmoid()).flatten(1), QUANTIZED)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-4, atol=1e-4)
+
+
+def exact_kept(q: Tensor, paged: Paged, rows: tuple[int, ...], kept: KeptPages, scale: float) -> tuple[Tensor, Tensor]:
+    chosen, outputs, sums, first, tile = sets(kept), [], [], 0, 0
+    for s, count in enumerate(rows):
+        k, v = (x.double() for x in paged.pages.gather(torch.tensor(paged.tables[s])))
+        for r in range(count):
+            position = paged.lengths[s] - count + r
+            for head in range(q.shape[1]):
+                seen = [
+                    t for page in sorted(chosen[tile + r // 64][head]) for t in range(page * 64, page * 64 + 64)
+                    if t <= position
+                ]  # fmt: skip
+                scores = k[head // 2, seen] @ q[first + r, head].double() * scale
+                outputs.append(scores.softmax(-1) @ v[head // 2, seen])
+                sums.append(scores.logsumexp(-1))
+        first, tile = first + count, tile - (-count // 64)
+    return torch.stack(outputs).unflatten(0, (first, -1)), torch.stack(sums).unflatten(0, (first, -1))
+
+
+def test_all_pages_kept_is_dense_attention_bit_for_bit(seed: int) -> None:
+    rows = (70, 64)
+    paged, q = drawn((300, 200), rows)
+    batch = paged.batch(rows)
+    out = attend_kept(q, paged.pages, batch, KeptPages.all_of(batch, 4), 0.125)
+    assert torch.equal(out, attend(q, paged.pages, batch, 0.125))
+    relative_error(out.flatten(1), exact_attention(q, paged, rows, 0.125)[0].flatten(1), QUANTIZED)
+
+
+def test_farthest_first_takes_the_odd_ones_out(seed: int) -> None:
+    x = torch.randn(3, 1, 16) + 0.01 * torch.randn(3, 64, 16)
+    odd = torch.stack([torch.randperm(64)[:4] for _ in range(3)])
+    for i in range(3):
+        x[i, odd[i]] += 3 * torch.randn(4, 16)
+    for i, chosen in enumerate(farthest_first(x, 5).tolist()):
+        assert set(chosen) > set(odd[i].tolist())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_key_samples_stand_for_all_keys(name: str, seed: int) -> None:
+    paged, _ = drawn((64 * 9, 70), (1, 1), name)
+    table = paged.batch((1, 1)).table
+    samples = sample_keys(paged.pages.k, table, [9, 1])
+    counts = samples.weights.exp().unflatten(-1, (8, 8)).sum(-1)  # [S * P', kv_heads, segments]
+    assert counts.shape == (4, 2, 8)
+    expected = [[64] * 8, [64] + [0] * 7, [64] + [0] * 7, [0] * 8]
+    assert counts[:, 0].round().tolist() == counts[:, 1].round().tolist() == expected
+    page = paged.pages.k.gather(table[0, 8:9])[1]
+    distances = torch.cdist(samples.keys.values[1, 1, :8], page, compute_mode="donot_use_mm_for_euclid_dist")
+    assert float(distances.amin(-1).max()) < 1e-2, "a sample is no key of its page"
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for wrong in (
+        {"mass": 0}, {"mass": 1.01}, {"mass": "0.9"}, {"mass": True}, {"mass": float("nan")}, {"needle": 0},
+        {"sink": -1}, {"recent": 1.5}, {"recent": -2}, {"threshold": 0}, {"most": 0}, {"most": True},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=f"sparse_{next(iter(wrong))}"):
+            SparseSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_wrong_queries_are_refused(seed: int) -> None:
+    paged, q = drawn((300,), (64,))
+    with pytest.raises(KernelArgumentError, match="sparse_prefill: q is"):
+        choose_pages(q[:3], paged.pages, paged.batch((64,)), SPARSE)
+
+
+def test_anchors_by_hand() -> None:
+    scores = torch.tensor([[[0.05, 0.30, 0.02, 0.12, 0.09, 0.01, 0.0, 0.0]]])
+    always = torch.tensor([[[True, False, False, False, False, True, True, True]]])
+    asked = torch.tensor([[[True, True, True, True, True, True, False, False]]])
+
+    def kept(mass: float, most: int | None = None) -> list[int]:
+        found = anchors(scores, always, asked, SparseSettings(mass, threshold=1, most=most))
+        return found[0, 0].nonzero()[:, 0].tolist()
+
+    assert kept(0.01) == [0, 1, 3, 5, 6, 7]  # 1 and 3 are needles
+    assert kept(0.85) == [0, 1, 3, 4, 5, 6, 7]
+    assert kept(0.999) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert kept(0.999, most=3) == [0, 1, 5, 6, 7]
