@@ -19,11 +19,15 @@ def main(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
     executor: Annotated[str, typer.Option(help="Where operations run: auto, cuda, torch or sim.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto or int8.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, fp16, int8, int4 or k8v4.")] = "auto",
     max_seq_len: Annotated[int | None, typer.Option(help="Tokens of prompt and answer together.")] = None,
     decode_batch_size: Annotated[int, typer.Option(help="Answers that grow at the same time.")] = 8,
     quantize_leftovers: Annotated[str, typer.Option(help="Pack unquantized matrices: none, int8 or int4.")] = "none",
+    sparse_prefill: Annotated[bool, typer.Option(help="Long prompts attend to a choice of pages.")] = False,
+    sparse_mass: Annotated[float | None, typer.Option(help="Share of the estimated attention to keep.")] = None,
+    sparse_sink: Annotated[int | None, typer.Option(help="First pages that are always kept.")] = None,
+    sparse_recent: Annotated[int | None, typer.Option(help="Pages before the queries that are always kept.")] = None,
 ) -> None:
     """Serve a model over HTTP, in the shape of the OpenAI API."""
     settings: dict[str, Any] = {
@@ -33,6 +37,10 @@ def main(
         "max_seq_len": max_seq_len,
         "decode_batch_size": decode_batch_size,
         "quantize_leftovers": quantize_leftovers,
+        "sparse_prefill": sparse_prefill,
+        "sparse_mass": sparse_mass,
+        "sparse_sink": sparse_sink,
+        "sparse_recent": sparse_recent,
     }
     try:
         run(model, host=host, port=port, served_model_name=served_model_name, **settings)

@@ -68,8 +68,7 @@ class _WatchedRunner(Runner):
     """The engine's runner, taking notes."""
 
     def __init__(self, engine: Engine, steps: list[StepRecord]) -> None:
-        watched = engine.runner
-        self.model, self.cache, self.executor = watched.model, watched.cache, watched.executor
+        vars(self).update(vars(engine.runner))
         self._scheduler, self._steps = engine.scheduler, steps
 
     def run(self, batch: Batch, every_row_of: Container[int] = ()) -> StepLogits:

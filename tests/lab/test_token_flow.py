@@ -59,6 +59,14 @@ def test_every_step_is_noted_and_nothing_changes(tiny: LLM, seed: int) -> None:
     assert request.seq.pages == [] and len(steps[-1].page_tables[0]) == 2  # kept, though the sequence gave them back
 
 
+def test_a_watched_engine_keeps_its_settings(tiny_path: Path, seed: int) -> None:
+    ids = random_ids(8000, 200)
+    sparse = {"sparse_prefill": True, "sparse_threshold": 64, "sparse_mass": 0.3, "sparse_recent": 0}
+    with LLM(tiny_path, dtype="float32", kv_cache_dtype="int4", **sparse) as llm:
+        [request], _ = run(llm, ids)
+        assert request.seq.output_ids == llm.generate(ids, EXACT)[0].token_ids
+
+
 def test_the_runner_comes_back_after_a_failure(tiny: LLM) -> None:
     runner = tiny.engine.runner
     with pytest.raises(RuntimeError, match="in between"), watch(tiny.engine):
