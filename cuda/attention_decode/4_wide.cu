@@ -1,4 +1,4 @@
-// Idea: wide loads well ahead of their use, half2 products in short stretches, a tile of 32 tokens for each warp.
+// Idea: wide loads well ahead of their use, a tile of 32 tokens for each warp, whose p v is summed in half2.
 // Removes the wait for memory, the shuffles and exponentials of every single token, and most of the conversions.
 //
 // The result is that of 1_warp_per_head. Grid (kv_heads * slices, splits, sequences), see slice.cuh and merge.cuh.

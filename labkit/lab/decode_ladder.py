@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,11 @@ from labkit.ops.checks import WARP
 from labkit.quant.kv import KVFormat
 
 DECODE = "attention_decode"
-SHORT, LONG = 128, 256  # tokens: what a longer context adds is what the loop costs
+# Tokens: what a longer context adds is what the loop costs. The last rungs go by 32 tokens for each of four warps.
+SHORT = {"4_wide": 128, "5_tensor_cores": 128}
 SECTOR = 32  # bytes
 ISSUED = V100_PROCESSORS * 4 * WARP * 1.53e9  # instructions of threads that a V100 starts in a second at most
+KIND = "kind "  # before a class of instructions, among counts of other things
 CHANGEABLE = RUNGS[:2]  # the others may divide the context among blocks
 
 
@@ -31,7 +34,8 @@ class LoopCost:
     """What a token more costs one block of a rung, for all queries of one KV head; counted by the simulator.
 
     instructions: of threads in PTX, moves left out: those between registers mostly vanish. sectors: asked of memory or
-    the caches. mma: of warps. nbytes: of the token's key and value in their pages, scales included.
+    the caches. mma: of warps. kinds: instructions of warps by class, the most frequent first, without moves. nbytes: of
+    the token's key and value in their pages, scales included.
     """
 
     rung: str
@@ -41,6 +45,7 @@ class LoopCost:
     conflicts: float
     mma: float
     nbytes: int
+    kinds: dict[str, float]
 
     @property
     def per_byte(self) -> float:
@@ -58,35 +63,28 @@ class LoopCost:
 
 
 def loop_cost(rung: str, *, group: int = 6, head_dim: int = 256, kv: str = "fp16") -> LoopCost:
-    """Run the rung on SHORT and on LONG tokens of one KV head, in one split, and take the difference.
+    """Run the rung on a short and on a longer context of one KV head, in one split, and take the difference.
 
     group: query heads on the KV head. Raises what ``run_rung`` raises.
     """
-    short, long = (
-        run_rung(DECODE, rung, _operands(tokens, group, head_dim, kv), split_count=1) for tokens in (SHORT, LONG)
-    )
-    before, after = _counts(short), _counts(long)
-    added = {name: (after[name] - before[name]) / (LONG - SHORT) for name in after}
-    return LoopCost(rung=rung, nbytes=KVFormat.named(kv, torch.float16).bytes_per_head(head_dim), **added)
+    tokens = SHORT.get(rung, 32)
+    before, after = (_counts(rung, length, group, head_dim, kv) for length in (tokens, 2 * tokens))
+    added = {name: (after[name] - before[name]) / tokens for name in after}
+    kinds = {name.removeprefix(KIND): added.pop(name) for name in list(added) if name.startswith(KIND)}
+    ordered = dict(sorted(kinds.items(), key=lambda item: -item[1]))
+    nbytes = KVFormat.named(kv, torch.float16).bytes_per_head(head_dim)
+    return LoopCost(rung=rung, nbytes=nbytes, kinds=ordered, instructions=WARP * sum(kinds.values()), **added)
 
 
-def _operands(tokens: int, group: int, head_dim: int, kv: str) -> Operands:
-    return random_operands([tokens], heads=group, head_dim=head_dim, kv=kv)
-
-
-def _counts(run: AttentionRun) -> dict[str, int]:
-    """By the fields of LoopCost."""
-    counters = run.counters
-    moves = counters.instructions().get("move", (0, 0))[0]
-    instructions = WARP * (counters.total().warp_instructions - moves)
+def _counts(rung: str, tokens: int, group: int, head_dim: int, kv: str) -> Counter[str]:
+    """By the fields of LoopCost; kinds by their names behind KIND."""
+    operands = random_operands([tokens], heads=group, head_dim=head_dim, kv=kv)
+    counters = run_rung(DECODE, rung, operands, split_count=1).counters
     load = counters.global_load
-    return {
-        "instructions": instructions,
-        "sectors": load.sectors,
-        "requests": load.requests,
-        "conflicts": counters.bank_conflicts,
-        "mma": counters.mma,
-    }
+    counts = {"sectors": load.sectors, "requests": load.requests}
+    counts |= {"conflicts": counters.bank_conflicts, "mma": counters.mma}
+    kinds = {KIND + kind: warps for kind, (warps, _) in counters.instructions().items() if kind != "move"}
+    return Counter(counts | kinds)
 
 
 def conflicts_by_line(run: AttentionRun) -> dict[str, int]:

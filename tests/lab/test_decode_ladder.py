@@ -69,3 +69,11 @@ def test_what_cannot_be_changed() -> None:
         run_changed("1_warp_per_head", "no such text", "", drawn)
     with pytest.raises(KernelArgumentError, match="another way"):
         run_changed("3_split_kv", "most", "", drawn)
+
+
+def test_kinds_of_instructions() -> None:
+    """Five shuffles add up a warp, for each of six queries; two exponentials each: before and p."""
+    cost = loop_cost("2_packed_group", head_dim=64)
+    assert (cost.kinds["shuffle"], cost.kinds["special"]) == (5 * 6, 2 * 6) and "move" not in cost.kinds
+    assert list(cost.kinds.values()) == sorted(cost.kinds.values(), reverse=True)
+    assert cost.instructions == 32 * sum(cost.kinds.values())
