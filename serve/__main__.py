@@ -28,6 +28,7 @@ def main(
     sparse_mass: Annotated[float | None, typer.Option(help="Share of the estimated attention to keep.")] = None,
     sparse_sink: Annotated[int | None, typer.Option(help="First pages that are always kept.")] = None,
     sparse_recent: Annotated[int | None, typer.Option(help="Pages before the queries that are always kept.")] = None,
+    sparse_threshold: Annotated[int | None, typer.Option(help="Tokens of context from which on it holds.")] = None,
 ) -> None:
     """Serve a model over HTTP, in the shape of the OpenAI API."""
     settings: dict[str, Any] = {
@@ -41,6 +42,7 @@ def main(
         "sparse_mass": sparse_mass,
         "sparse_sink": sparse_sink,
         "sparse_recent": sparse_recent,
+        "sparse_threshold": sparse_threshold,
     }
     try:
         run(model, host=host, port=port, served_model_name=served_model_name, **settings)

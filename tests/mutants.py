@@ -59,6 +59,12 @@ FROM_L2 = "the memory model wants it, but what follows is read with __ldcg, from
 GEMV_STORE = "if (lane == 0) y[at] = __float2half_rn(total + (residual ? __half2float(residual[at]) : 0.0f));"
 WORD_STORE = "if (lane % WORD_LANES == 0) reinterpret_cast<unsigned*>(row.values)[lane / WORD_LANES] = word;"
 PAIR_STORE = "if (lane % LANES == 0) reinterpret_cast<half2*>(row.params)[lane / LANES] = __halves2half2(scale, bias);"
+NO_SUM = "without a bias sum_x stays 0, and so does what it adds"
+GEMV_UP = (
+    "if (SILU_MUL) dot(x, weight + static_cast<long long>(tile + tiles) * groups, rows, groups, shared[warp], up);"
+)
+GEMV_BIAS_3 = "if (SCALE_BIAS) sums[m] = fmaf(__high2float(pair), sum_x[m], sums[m]);"
+GEMV_BIAS_4 = "if (SCALE_BIAS) sums[t][m] = fmaf(__high2float(now.pairs[t]), sum_x[m], sums[t][m]);"
 WIDE_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(softmax.largest[j], sum);"
 PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
 ONLY_SLOWER = "a full page then goes through the steps of a partly filled one, which change nothing in it"
@@ -72,6 +78,12 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/kv_quant.cuh", "if (lane_index() == 0) row.params[0] = scale;"): ALL_THE_SAME,
     ("common/kv_quant.cuh", WORD_STORE): "the lanes of a word hold the same, and store it to one place",
     ("common/kv_quant.cuh", PAIR_STORE): "the lanes of a group hold the same, and store it to one place",
+    ("awq_gemv/3_magic_halves.cu", GEMV_BIAS_3): NO_SUM,
+    ("awq_gemv/3_magic_halves.cu", GEMV_UP): "nobody reads up then: the compiler drops what would load for it",
+    ("awq_gemv/4_split_k.cu", GEMV_BIAS_4): NO_SUM,
+    ("awq_gemv/5_integer_dot.cu", "if (i % RUN == 0) {"): "the same pair of the same group is then loaded again",
+    ("awq_gemv/5_integer_dot.cu", "if (lane % 8 == 0) chunk.sums[m] = sum;"): ALL_THE_SAME,
+    ("awq_gemv/5_integer_dot.cu", "if (lane == 0) shared.units[m] = unit;"): ALL_THE_SAME,
     ("attention_decode/4_wide.cu", WIDE_MERGE): ALL_THE_SAME,
     ("attention_decode/packed.cuh", PACKED_MERGE): ALL_THE_SAME,
     ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,

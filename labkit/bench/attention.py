@@ -112,7 +112,7 @@ def measure(
             else:
                 prefilled += _prefill(case, kv_dtypes, device, clock, all_rungs)
         except torch.OutOfMemoryError:
-            cure = "Leave it out with --contexts or --batch."
+            cure = "Leave it out with --context or --batch."
             raise ExecutorError(f"The GPU's memory does not hold the case {case}.", cure=cure) from None
     return decoded, prefilled
 

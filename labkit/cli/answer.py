@@ -70,6 +70,7 @@ def generate(
     sparse_mass: o.SparseMass = None,
     sparse_sink: o.SparseSink = None,
     sparse_recent: o.SparseRecent = None,
+    sparse_threshold: o.SparseThreshold = None,
     as_json: o.Json = False,
 ) -> None:
     """Continue a text, streaming.
@@ -80,7 +81,7 @@ def generate(
 
     params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, stop)
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
-    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent)
+    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent, sparse_threshold)
     with LLM(model, quantize_leftovers=quantize_leftovers, max_seq_len=max_seq_len, **settings) as llm:
         output = _show(llm.stream(prompt, params), quiet=as_json)
     if as_json:
@@ -106,6 +107,7 @@ def chat(
     sparse_mass: o.SparseMass = None,
     sparse_sink: o.SparseSink = None,
     sparse_recent: o.SparseRecent = None,
+    sparse_threshold: o.SparseThreshold = None,
 ) -> None:
     """Talk to a model. /reset forgets the conversation; Ctrl-C stops an answer; /exit or Ctrl-D ends.
 
@@ -115,7 +117,7 @@ def chat(
 
     params = o.sampling(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed)
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
-    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent)
+    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent, sparse_threshold)
     with LLM(model, quantize_leftovers=quantize_leftovers, max_seq_len=max_seq_len, **settings) as llm:
         _converse(llm, params, [{"role": "system", "content": system}] if system else [])
 

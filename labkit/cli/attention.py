@@ -26,7 +26,7 @@ def bench_attention(
         list[str] | None, typer.Option(help="Whose heads: 27b-tp2, smollm2; repeatable, by default both.")
     ] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Sequences that decode; by default 1 and 8.")] = None,
-    contexts: Annotated[
+    context: Annotated[
         list[int] | None,
         typer.Option(help="Tokens, repeatable; by default 1K to 128K for decode, 4K and 32K for prefill."),
     ] = None,
@@ -39,7 +39,7 @@ def bench_attention(
 ) -> None:
     """Time paged attention on this GPU beside torch's, decode as a share of a copy's bandwidth, prefill in TFLOP/s.
 
-    Example: `labkit bench attention --part decode --geometry 27b-tp2 --contexts 65536 --kv-cache-dtype int8`
+    Example: `labkit bench attention --part decode --geometry 27b-tp2 --context 65536 --kv-cache-dtype int8`
     """
     from labkit.bench.attention import bench_attention as measure
     from labkit.bench.attention_cases import BATCHES, CHUNKS, GEOMETRIES, KV_DTYPES, decode_cases, prefill_cases
@@ -51,8 +51,8 @@ def bench_attention(
         if kv not in KV_DTYPES:
             raise ConfigError(f"--kv-cache-dtype {kv}: no such pages.", cure=f"Choose among {', '.join(KV_DTYPES)}.")
     names = geometry or list(GEOMETRIES)
-    decode = decode_cases(names, batch or BATCHES, contexts) if part != "prefill" else []
-    prefill = prefill_cases(names, chunks or CHUNKS, contexts) if part != "decode" else []
+    decode = decode_cases(names, batch or BATCHES, context) if part != "prefill" else []
+    prefill = prefill_cases(names, chunks or CHUNKS, context) if part != "decode" else []
     with progress_bar() as progress:
         result = measure(decode, prefill, kv_cache_dtype or KV_DTYPES, all_rungs, progress)
     if as_json:

@@ -42,6 +42,7 @@ def serve(
     sparse_mass: o.SparseMass = None,
     sparse_sink: o.SparseSink = None,
     sparse_recent: o.SparseRecent = None,
+    sparse_threshold: o.SparseThreshold = None,
 ) -> None:
     """Start an OpenAI-compatible server.
 
@@ -60,5 +61,5 @@ def serve(
         max_seq_len=max_seq_len,
         decode_batch_size=decode_batch_size,
         quantize_leftovers=quantize_leftovers,
-        **o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent),
+        **o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent, sparse_threshold),
     )

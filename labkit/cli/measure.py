@@ -38,6 +38,7 @@ def bench_run(
     sparse_mass: o.SparseMass = None,
     sparse_sink: o.SparseSink = None,
     sparse_recent: o.SparseRecent = None,
+    sparse_threshold: o.SparseThreshold = None,
     as_json: o.Json = False,
 ) -> None:
     """Measure prefill and decode speed over context lengths and batch sizes.
@@ -52,7 +53,7 @@ def bench_run(
     settings: dict[str, Any] = {"executor": executor, "dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
     settings |= {"max_seq_len": max_seq_len, "decode_batch_size": max([8, *batches])}
     settings["quantize_leftovers"] = quantize_leftovers
-    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent)
+    settings |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent, sparse_threshold)
     with progress_bar() as progress:
         if peer is Peer.TRANSFORMERS:
             report = run_peer_transformers(
@@ -106,9 +107,9 @@ def eval_perplexity(
     settings: dict[str, Any] = {"executor": executor, "max_seq_len": _room_for(window)}
     if reference is not None:
         EngineConfig(model, dtype=reference, **settings)  # a wrong one is told before the scoring, which takes long
-    own: dict[str, Any] = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype, **settings}
+    own = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype, **settings}
     dense = {**own, "quantize_leftovers": quantize_leftovers}
-    own |= {**o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent), "sparse_threshold": sparse_threshold}
+    own |= o.sparse(sparse_prefill, sparse_mass, sparse_sink, sparse_recent, sparse_threshold)
     with LLM(model, quantize_leftovers=quantize_leftovers, **own) as llm, progress_bar() as progress:
         result = perplexity(llm, content, **limits, progress=counting(progress, "scoring"))
         document, device = result.to_dict(), llm.engine.config.placement.device

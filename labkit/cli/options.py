@@ -67,9 +67,12 @@ def sampling(
     )
 
 
-def sparse(prefill: bool, mass: float | None, sink: int | None, recent: int | None) -> dict[str, Any]:
+def sparse(
+    prefill: bool, mass: float | None, sink: int | None, recent: int | None, threshold: int | None
+) -> dict[str, Any]:
     """The engine's settings of sparse prefill, from a command line."""
-    return {"sparse_prefill": prefill, "sparse_mass": mass, "sparse_sink": sink, "sparse_recent": recent}
+    given = {"mass": mass, "sink": sink, "recent": recent, "threshold": threshold}
+    return {"sparse_prefill": prefill, **{f"sparse_{name}": value for name, value in given.items()}}
 
 
 def print_json(document: Any) -> None:

@@ -40,7 +40,9 @@ class EngineConfig:
     sparse_prefill: prefill attends to a choice of pages where the context has sparse_threshold tokens or more (8,192);
         decoding always to all. It changes the keys and values that are stored, so it is the engine's setting, not a
         request's, and must be part of the key by which a prefix cache finds pages. A sequence that was preempted is
-        prefilled again, what it had generated too, and may go on with other tokens.
+        prefilled again, what it had generated too, and may go on with other tokens. Tiles of 64 rows begin where a
+        chunk begins, and a chunk of one row attends to everything: what a prompt keeps depends on how it was cut, and
+        so on what else the step had to do.
     sparse_mass, sparse_sink, sparse_recent, sparse_threshold: see ``SparseSettings``; None: its own. They need
         sparse_prefill. `labkit bench sparse` shows what they cost and keep.
     """

@@ -24,7 +24,7 @@ from labkit.engine.sampler import SampledToken, SampleRequest, check_token_ids, 
 from labkit.engine.sampling_params import SamplingParams
 from labkit.engine.scheduler import Batch, Scheduler, SchedulerConfig
 from labkit.engine.sequence import FinishReason, Sequence
-from labkit.engine.sizing import number_of_pages, sequence_limit
+from labkit.engine.sizing import check_sparse, number_of_pages, sequence_limit
 from labkit.engine.text_stream import TextStream
 from labkit.engine.tokenizer import Tokenizer
 from labkit.errors import LabkitError, RequestError, TokenizerError
@@ -57,6 +57,7 @@ class Engine:
         self.model_config: ModelConfig = model.config
         self.tokenizer: Tokenizer | None = open_tokenizer(self.checkpoint)
         self.max_seq_len = sequence_limit(config, model.config)
+        check_sparse(config, self.max_seq_len)
         self.num_pages = number_of_pages(config, model.config, self.max_seq_len)
         dtypes = config.torch_dtype, config.kv_format
         self.runner = Runner(

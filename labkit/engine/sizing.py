@@ -29,6 +29,15 @@ def sequence_limit(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_seq_len or min(limit, DEFAULT_MAX_SEQ_LEN)
 
 
+def check_sparse(config: EngineConfig, max_seq_len: int) -> None:
+    """Raises ConfigError for sparse prefill in an engine whose sequences never reach the context where it begins."""
+    if config.sparse is not None and max_seq_len <= config.sparse.threshold:
+        raise ConfigError(
+            f"Sparse prefill begins at {config.sparse.threshold} tokens, and sequences hold {max_seq_len} at most.",
+            cure="Raise max_seq_len (--max-seq-len) if the model allows more, or lower sparse_threshold.",
+        )
+
+
 def number_of_pages(config: EngineConfig, model: ModelConfig, max_seq_len: int) -> int:
     """Pages of the KV pool: as configured, or for a full batch of full sequences as far as the memory goes.
 

@@ -1,4 +1,4 @@
-"""What both attention operations ask of their arguments, whatever runs them."""
+"""What both attention operations ask of their arguments: first whatever runs them, then the kernels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from labkit.errors import KernelArgumentError
-from labkit.ops.checks import check_tensor
-from labkit.ops.layout import HEAD_DIMS
+from labkit.ops.checks import WIDEST_LOAD, Tensors, check_tensor, named_sizes
+from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
-from labkit.ops.paged_kv import KVPages
+from labkit.ops.paged_kv import KVPages, PageStore
+from labkit.quant.kv import GROUP
 
-__all__ = ["HEAD_DIMS", "check_attention"]
+__all__ = ["HEAD_DIMS", "check_attention", "check_for_kernels"]
 
 
 def check_attention(
@@ -24,9 +25,50 @@ def check_attention(
         wanted = f"[{batch.rows}, a multiple of {pages.kv_heads}, {pages.head_dim}]"
         raise KernelArgumentError(f"{op}: q is {list(q.shape)}; expected is {wanted}.", cure="Check the shapes.")
     for name, tensor, shape in (("gate", gate, q.shape), ("lse", lse, q.shape[:2])):
-        if tensor is not None and tensor.shape != shape:
-            problem = f"{name} is {list(tensor.shape)}; expected is {list(shape)}"
-            raise KernelArgumentError(f"{op}: {problem}.", cure="Check the shapes.")
-    if lse is not None and lse.dtype != torch.float32:
-        raise KernelArgumentError(f"{op}: lse is {lse.dtype}.", cure="Give an fp32 tensor.")
+        if tensor is not None:
+            check_tensor(op, name, tensor)
+            if tensor.shape != shape:
+                problem = f"{name} is {list(tensor.shape)}; expected is {list(shape)}"
+                raise KernelArgumentError(f"{op}: {problem}.", cure="Check the shapes.")
+    if lse is not None and (lse.dtype != torch.float32 or not lse.is_contiguous()):
+        problem = f"lse is {lse.dtype} with strides {lse.stride()}"
+        raise KernelArgumentError(f"{op}: {problem}.", cure="Give a dense fp32 tensor: torch.empty(T, heads).")
     batch.check(op, pages.num_pages)
+
+
+def check_for_kernels(op: str, q: Tensor, pages: KVPages, gate: Tensor | None) -> None:
+    """What the kernels ask beyond that: fp16, a head dim that is built, pages of K and V that belong together.
+
+    Raises KernelArgumentError.
+    """
+    if pages.head_dim not in HEAD_DIMS:
+        known = ", ".join(map(str, HEAD_DIMS))
+        message = f"{op}: head dim {pages.head_dim} is not built; its kernels have {known}."
+        raise KernelArgumentError(message, cure="Use the executor torch.")
+    named: Tensors = {"q": (q, torch.float16, ("T", "heads", "D"))}
+    if gate is not None:
+        named["gate"] = gate, torch.float16, ("T", "heads", "D")
+    for name, store in (("keys", pages.k), ("values", pages.v)):
+        held = _store(op, name, store, pages.head_dim)
+        for what, (tensor, _, _) in held.items():
+            if isinstance(tensor, Tensor) and tensor.data_ptr() % WIDEST_LOAD:
+                cure = f"Let the pool start at a multiple of {WIDEST_LOAD} bytes, as KVPages.zeros does."
+                raise KernelArgumentError(f"{op}: {what} start at address {tensor.data_ptr():#x}.", cure=cure)
+        named |= held
+    named_sizes(op, named)
+
+
+def _store(op: str, name: str, store: PageStore, head_dim: int) -> Tensors:
+    """The tensors of a store with the dtypes and shapes that its bits ask for; K and V share pages and heads."""
+    shape = ("pages", "kv_heads", PAGE_SIZE)
+    values, params = f"the pages of {name}", f"the scales of {name}"
+    if store.bits == 16 and store.params is None:
+        return {values: (store.values, torch.float16, (*shape, head_dim))}
+    if store.bits == 8 and store.params is not None:
+        scales = store.params, torch.float16, shape
+        return {values: (store.values, torch.int8, (*shape, head_dim)), params: scales}
+    if store.bits == 4 and store.params is not None:
+        pairs = store.params, torch.float16, (*shape, head_dim // GROUP, 2)
+        return {values: (store.values, torch.int32, (*shape, head_dim // 8)), params: pairs}
+    message = f"{op}: {values} have {store.bits} bits and {'no ' if store.params is None else ''}scales."
+    raise KernelArgumentError(message, cure="Make pages with KVPages.zeros.")

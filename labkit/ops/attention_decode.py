@@ -10,6 +10,7 @@ precision), the result is rounded once. Dividing the context and adding up by lo
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.attention_checks import check_attention
+from labkit.ops.attention_checks import check_attention, check_for_kernels
 from labkit.ops.attention_decode_plan import (
     MOST_SPLITS,
     SPLIT_RUNGS,
@@ -32,10 +33,9 @@ from labkit.ops.attention_decode_plan import (
     splits,
 )
 from labkit.ops.attention_torch import attend
-from labkit.ops.checks import WARP, aligned, chosen_rung, named_sizes, number, span
-from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
+from labkit.ops.checks import WARP, aligned, chosen_rung, number, span
 from labkit.ops.paged_batch import PagedBatch
-from labkit.ops.paged_kv import KVPages, PageStore
+from labkit.ops.paged_kv import KVPages
 from labkit.ops.split_k import arrival_counters
 
 RUNGS = ["1_warp_per_head", "2_packed_group", "3_split_kv", "4_wide", "5_tensor_cores"]
@@ -72,7 +72,8 @@ def attention_decode(
     scale = pages.head_dim**-0.5 if scale is None else number("attention_decode", "scale", scale)
     if executor_for(q, pages.k.values) == "torch":
         return attend(q, pages, batch, scale, gate, lse)
-    _check(q, pages, batch, gate)
+    check_for_kernels("attention_decode", q, pages, gate)
+    _check(batch, scale, split_count)
     group = q.shape[1] // pages.kv_heads
     rung = _default_rung(batch.most_rows * group, q.device) if rung is None else rung
     rung = chosen_rung("attention_decode", rung, RUNGS)
@@ -141,30 +142,20 @@ def _splits(rung: str, given: int | None, batch: PagedBatch, slices: int, reside
     if rung not in SPLIT_RUNGS:
         return 1
     if given is not None:
-        if not 1 <= given <= MOST_SPLITS:
-            message = f"attention_decode: split_count is {given}."
-            raise KernelArgumentError(message, cure=f"Give 1 to {MOST_SPLITS}, or None.")
         return given
     return splits(batch.longest, batch.sequences, slices, processors(device), resident)
 
 
-def _check(q: Tensor, pages: KVPages, batch: PagedBatch, gate: Tensor | None) -> None:
-    """What the kernels ask beyond ``check_attention``."""
-    if pages.head_dim not in HEAD_DIMS:
-        known = ", ".join(map(str, HEAD_DIMS))
-        message = f"attention_decode: head dim {pages.head_dim} is not built; its kernels have {known}."
-        raise KernelArgumentError(message, cure="Use the executor torch.")
+def _check(batch: PagedBatch, scale: float, split_count: int | None) -> None:
+    """What these kernels ask beyond those of prefill."""
     if batch.most_rows > MOST_ROWS:
         message = f"attention_decode: a sequence has {batch.most_rows} rows; its kernels take up to {MOST_ROWS}."
         raise KernelArgumentError(message, cure="Use attention_prefill for more.")
-    halves = {"q": q} if gate is None else {"q": q, "gate": gate}
-    named_sizes("attention_decode", {name: (x, torch.float16, ("T", "heads", "D")) for name, x in halves.items()})
-    for name, store in (("keys", pages.k), ("values", pages.v)):
-        _check_store(name, store, pages.head_dim)
-
-
-def _check_store(name: str, store: PageStore, head_dim: int) -> None:
-    dtypes = {16: torch.float16, 8: torch.int8, 4: torch.int32}
-    width = head_dim // 8 if store.bits == 4 else head_dim
-    shape = (*store.values.shape[:2], PAGE_SIZE, width)
-    named_sizes("attention_decode", {f"the pages of {name}": (store.values, dtypes[store.bits], shape)})
+    if not math.isfinite(scale):
+        raise KernelArgumentError(f"attention_decode: scale is {scale}.", cure="Give a finite number, as D^-0.5 is.")
+    if split_count is None:
+        return
+    whole = isinstance(split_count, int) and not isinstance(split_count, bool)
+    if not whole or not 1 <= split_count <= MOST_SPLITS:
+        message = f"attention_decode: split_count is {split_count!r}."
+        raise KernelArgumentError(message, cure=f"Give a whole number from 1 to {MOST_SPLITS}, or None.")

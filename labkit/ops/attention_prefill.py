@@ -18,15 +18,14 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.attention_checks import check_attention
+from labkit.ops.attention_checks import check_attention, check_for_kernels
 from labkit.ops.attention_prefill_sdpa import attend_with_library, library_is_faster
 from labkit.ops.attention_sparse_torch import attend_kept
 from labkit.ops.attention_torch import attend
-from labkit.ops.checks import WIDEST_LOAD, chosen_rung, named_sizes, number, span
+from labkit.ops.checks import WIDEST_LOAD, chosen_rung, number, span
 from labkit.ops.kept_pages import KeptPages
-from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
-from labkit.ops.paged_kv import KVPages, PageStore
+from labkit.ops.paged_kv import KVPages
 
 RUNGS = ["1_scalar", "2_tensor_cores", "3_split_d", "4_prefetch"]
 THREADS = 128  # of a block
@@ -61,12 +60,16 @@ def attention_prefill(
     check_attention("attention_prefill", q, pages, batch, gate, lse)
     scale = pages.head_dim**-0.5 if scale is None else number("attention_prefill", "scale", scale)
     if kept is not None:
+        if not isinstance(kept, KeptPages):
+            message = f"attention_prefill: kept is a {type(kept).__name__}."
+            raise KernelArgumentError(message, cure="Give KeptPages, as choose_pages makes them.")
         kept.check("attention_prefill", batch, q.shape[1])
     if executor_for(q, pages.k.values) == "torch":
         if kept is not None:
             return attend_kept(q, pages, batch, kept, scale, gate, lse)
         return attend(q, pages, batch, scale, gate, lse)
-    _check(q, pages, gate, scale)
+    check_for_kernels("attention_prefill", q, pages, gate)
+    _check_scale(scale)
     if rung is None and kept is None and lse is None and library_is_faster(q.device):
         return attend_with_library(q, pages, batch, scale, gate)
     rung = chosen_rung("attention_prefill", rung, RUNGS)
@@ -133,23 +136,7 @@ def _in_pieces(x: Tensor) -> Tensor:
     return x if fits and not x.data_ptr() % WIDEST_LOAD else x.clone(memory_format=torch.contiguous_format)
 
 
-def _check(q: Tensor, pages: KVPages, gate: Tensor | None, scale: float) -> None:
-    """What the kernels ask beyond ``check_attention``."""
-    if pages.head_dim not in HEAD_DIMS:
-        known = ", ".join(map(str, HEAD_DIMS))
-        message = f"attention_prefill: head dim {pages.head_dim} is not built; its kernels have {known}."
-        raise KernelArgumentError(message, cure="Use the executor torch.")
+def _check_scale(scale: float) -> None:
     if not 0 < scale * LOG2_E < LARGEST_FACTOR:
         cure = "Give a number above 0, as D^-0.5 is, or use the executor torch."
         raise KernelArgumentError(f"attention_prefill: scale is {scale}.", cure=cure)
-    halves = {"q": q} if gate is None else {"q": q, "gate": gate}
-    named_sizes("attention_prefill", {name: (x, torch.float16, ("T", "heads", "D")) for name, x in halves.items()})
-    for name, store in (("keys", pages.k), ("values", pages.v)):
-        _check_store(name, store, pages.head_dim)
-
-
-def _check_store(name: str, store: PageStore, head_dim: int) -> None:
-    dtypes = {16: torch.float16, 8: torch.int8, 4: torch.int32}
-    width = head_dim // 8 if store.bits == 4 else head_dim
-    shape = (*store.values.shape[:2], PAGE_SIZE, width)
-    named_sizes("attention_prefill", {f"the pages of {name}": (store.values, dtypes[store.bits], shape)})

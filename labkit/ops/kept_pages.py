@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.errors import KernelArgumentError
+from labkit.ops.checks import check_tensor
 from labkit.ops.layout import PAGE_SIZE, QUERY_TILE
 from labkit.ops.paged_batch import PagedBatch
 
@@ -40,6 +41,8 @@ class KeptPages:
         places behind a tile's last row, and trust the rest.
         """
         wanted = (batch.tiles, heads)
+        for name, tensor in (("index", self.index), ("count", self.count)):
+            check_tensor(op, f"the kept pages' {name}", tensor)
         for name, tensor, shape in (
             ("index", self.index, (*wanted, *self.index.shape[2:])),
             ("count", self.count, wanted),

@@ -93,6 +93,10 @@ class PagedBatch:
 
 
 def _check_sequence(s: int, rows: int, length: int, pages: Sequence[int]) -> None:
+    numbers = [rows, length, *pages]
+    if not all(isinstance(number, int) and abs(number) < 2**31 for number in numbers):
+        message = f"attention: sequence {s} has {rows!r} rows, {length!r} tokens, and pages {list(pages)!r:.60}."
+        raise KernelArgumentError(message, cure="Give whole numbers below 2^31.")
     if not 1 <= rows <= length:
         message = f"attention: sequence {s} has {rows} rows and {length} tokens."
         raise KernelArgumentError(message, cure="Rows are the newest of the tokens: at least one, at most all.")

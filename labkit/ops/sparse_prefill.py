@@ -32,7 +32,8 @@ all 64 rows.
 
 A tile consists of the rows that are computed together: 64 rows from the start of a chunk on. Which pages it keeps
 depends on these rows and on the stored keys alone, so two ways to cut a prompt into chunks at multiples of 64 keep the
-same pages; other cuts make other tiles, whose choice may differ.
+same pages; other cuts make other tiles, whose choice may differ. (A chunk of a single row goes to decode attention in
+the engine, which reads every page.)
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_a_case_that_does_not_fit_is_named() -> None:
         raise torch.OutOfMemoryError
 
     for cases in ([DecodeCase(TINY, 1, 64)], []), ([], [PrefillCase(TINY, 64, 64)]):
-        with pytest.raises(ExecutorError, match=r"memory does not hold the case .* tiny, .* --contexts"):
+        with pytest.raises(ExecutorError, match=r"memory does not hold the case .* tiny, .* --context"):
             measure(*cases, ["fp16"], CPU, Clock(lambda calls: 1.0, full))
 
 
@@ -239,7 +239,7 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     command.bench_attention()
     text = capsys.readouterr().out
     assert "imaginary" in text and "gather + SDPA" in text and "tiny" in text and "4_last" in text
-    command.bench_attention(part="decode", contexts=[128], batch=[2], as_json=True)
+    command.bench_attention(part="decode", context=[128], batch=[2], as_json=True)
     assert json.loads(capsys.readouterr().out)["decode"][0]["batch"] == 1
     assert len(asked[0][0]) == 20 and len(asked[0][1]) == 8 and asked[0][2] == KV_DTYPES
     assert [(case.batch, case.context) for case in asked[1][0]] == [(2, 128)] * 2 and asked[1][1] == []
@@ -249,13 +249,13 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     "arguments",
     [
         ["--part", "both"],
-        ["--contexts", "100"],
-        ["--contexts", "0"],
+        ["--context", "100"],
+        ["--context", "0"],
         ["--batch", "0"],
         ["--geometry", "gpt2"],
         ["--kv-cache-dtype", "fp8"],
         ["--chunks", "0"],
-        ["--part", "prefill", "--contexts", "64"],
+        ["--part", "prefill", "--context", "64"],
         ["--part", "prefill", "--batch", "1"],
         ["--part", "decode", "--chunks", "64"],
     ],
@@ -275,5 +275,5 @@ def _number(text: str) -> int | str:
 
 
 def test_a_refusal_is_one_line() -> None:
-    ended = run_process("bench", "attention", "--part", "prefill", "--contexts", "64")
+    ended = run_process("bench", "attention", "--part", "prefill", "--context", "64")
     assert ended.code == 1 and ended.err.count("\n") == 1 and "--part decode" in ended.err

@@ -21,6 +21,7 @@ COMMANDS = [
     ["bench", "sim"],
     ["bench", "gemv"],
     ["bench", "attention"],
+    ["bench", "sparse"],
     ["eval", "perplexity"],
     ["fit"],
     ["build"],

@@ -49,7 +49,15 @@ def test_perplexity_stands_beside_that_of_dense_prefill(cli: Cli, tmp_path: Path
     assert cost["sparse_added_percent"] == pytest.approx(100 * (document["perplexity"] / dense - 1))
 
 
+SPARSE = ("--sparse-prefill", "--sparse-sink", "0", "--sparse-threshold", "1024")
+
+
+def test_a_threshold_that_no_prompt_reaches_is_refused(cli: Cli) -> None:
+    ended = cli("generate", *TINY, *PROMPT, "--sparse-prefill")
+    assert ended.code == 1 and "begins at 8192 tokens" in ended.err and "--max-seq-len" in ended.err
+
+
 def test_generate_takes_the_flags(cli: Cli) -> None:
-    ended = cli("generate", *TINY, *PROMPT, "--max-tokens", "3", "--sparse-prefill", "--sparse-sink", "0", "--json")
+    ended = cli("generate", *TINY, *PROMPT, "--max-tokens", "3", *SPARSE, "--json")
     plain = cli("generate", *TINY, *PROMPT, "--max-tokens", "3", "--json")
     assert ended.code == 0 and json.loads(ended.out)["token_ids"] == json.loads(plain.out)["token_ids"]
