@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.paged import exact_attention, random_paged
+from torch import Tensor
 
+from labkit.device import use_executor
 from labkit.errors import KernelArgumentError
 from labkit.ops.attention_decode import attention_decode
 from labkit.ops.attention_prefill import attention_prefill
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
+from labkit.ops.paged_kv import PageStore
 from labkit.quant.kv import KVFormat
 
 CONTEXTS = (1, 5, 63, 64, 65, 200)
@@ -85,3 +90,38 @@ def test_cache_faults_are_named(op, seed: int) -> None:  # type: ignore[no-untyp
         op(q, paged.pages, batch, gate=torch.randn(1, 4, 8))
     with pytest.raises(KernelArgumentError, match="lse"):
         op(q, paged.pages, batch, lse=torch.empty(1, 4, dtype=torch.float64))
+
+
+def _heads_twice(store: PageStore) -> PageStore:
+    values, params = (torch.cat([x, x], dim=1) for x in (store.values, _params(store)))
+    return replace(store, values=values, params=params)
+
+
+def _params(store: PageStore) -> Tensor:
+    assert store.params is not None
+    return store.params
+
+
+def _one_byte_off(store: PageStore) -> PageStore:
+    room = torch.empty(store.values.numel() + 1, dtype=torch.int8)
+    return replace(store, values=room[1:].view(store.values.shape).copy_(store.values))
+
+
+@pytest.mark.parametrize("op", [attention_decode, attention_prefill])
+@pytest.mark.parametrize(
+    ("which", "change", "words"),
+    [
+        ("v", _heads_twice, "pages of values has shape"),
+        ("v", lambda store: replace(store, values=store.values[1:]), "pages of values has shape"),
+        ("k", lambda store: replace(store, params=_params(store)[:1]), "scales of keys has shape"),
+        ("k", lambda store: replace(store, params=None), "8 bits and no scales"),
+        ("k", lambda store: replace(store, bits=5), "5 bits and scales"),
+        ("k", _one_byte_off, "start at address"),
+    ],
+)
+def test_pages_that_do_not_belong_together_are_refused(op, which, change, words: str, seed: int) -> None:  # type: ignore[no-untyped-def]
+    """A kernel would read somebody else's memory."""
+    paged = random_paged((70, 3), 2, 64, KVFormat(torch.float16, 8, 8))
+    pages = replace(paged.pages, **{which: change(getattr(paged.pages, which))})
+    with use_executor("sim"), pytest.raises(KernelArgumentError, match=words):
+        op(torch.randn(2, 4, 64).half(), pages, paged.batch([1, 1]))

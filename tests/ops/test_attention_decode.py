@@ -162,12 +162,15 @@ def test_splits_fill_the_gpu_once() -> None:
     [
         (lambda g: g.update(q=torch.ones(1, 2, 64)), "q is float32; its kernels take float16"),
         (lambda g: g.update(gate=torch.ones(1, 2, 64)), "gate is float32"),
-        (lambda g: g.update(lse=torch.ones(1, 4)[:, ::2]), "not contiguous"),
+        (lambda g: g.update(lse=torch.ones(1, 4)[:, ::2]), "Give a dense fp32 tensor"),
         (lambda g: g.update(split_count=0), "split_count is 0"),
         (lambda g: g.update(split_count=MOST_SPLITS + 1), "split_count"),
         (lambda g: g.update(rung=""), "the rung is"),
         (lambda g: g.update(batch=PagedBatch.of([1], [70], [[1, 99]])), "page 99 of"),
         (lambda g: g.update(scale="wide"), "scale is a str"),
+        (lambda g: g.update(scale=float("nan")), "scale is nan"),
+        (lambda g: g.update(split_count=2.5), "split_count is 2.5"),
+        (lambda g: g.update(gate="x"), "gate is a str"),
     ],
 )
 def test_what_it_refuses(change: Callable[[dict[str, object]], None], words: str, seed: int) -> None:
