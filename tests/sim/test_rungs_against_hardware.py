@@ -12,7 +12,7 @@ from sim.hardware.simulate import simulate_rung
 LAUNCHES = load_launches()
 # The assembler may fuse a product and a sum of a whole kernel; exponentials and roots are approximations.
 TOLERANCES = {"float16": 2e-3, "float32": 2e-6}
-# Kernels that no GPU has run yet: attention and what writes for it. To be recorded, and taken out here, on the next one.
+# Kernels that no GPU has run yet: attention and what writes for it. To be recorded on the next one, and taken out here.
 UNRECORDED = {"attention_decode", "attention_prefill", "qk_norm_rope_kv", "sparse_scores", "kv_write/4_quantized"}
 
 
