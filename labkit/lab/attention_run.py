@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.lab.op_counts import simulated
+from labkit.lab.op_counts import CountedRun, simulated
 from labkit.ops.attention_decode import attention_decode
 from labkit.ops.attention_prefill import attention_prefill
 from labkit.ops.attention_torch import attend
@@ -19,8 +19,6 @@ from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages
 from labkit.quant.kv import KVFormat
 from labkit.sim.api import Result
-from labkit.sim.counters import Counters
-from labkit.sim.findings import Finding
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "attention_decode": attention_decode,
@@ -45,7 +43,7 @@ class Operands:
 
 
 @dataclass(frozen=True)
-class AttentionRun:
+class AttentionRun(CountedRun):
     """A rung's run. y: fp16 [rows, heads, D], what it gave; exact: fp32, what torch gives for the same pages."""
 
     rung: str
@@ -63,17 +61,6 @@ class AttentionRun:
     def matches(self) -> bool:
         """Every row is there, and near enough."""
         return self.error <= TOLERANCE  # NaN is not
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the simulator found."""
-        return self.result.findings
-
-    @property
-    def counters(self) -> Counters:
-        """What the launch would cost; a Trace where one was asked for."""
-        assert self.result.counters is not None  # for the type checker: these runs are always counted
-        return self.result.counters
 
 
 def random_operands(

@@ -14,6 +14,7 @@ from labkit.errors import KernelArgumentError
 from labkit.lab.attention_run import AttentionRun, Operands, random_operands, run_rung
 from labkit.lab.changed_rung import changed_rung
 from labkit.lab.roofline import V100
+from labkit.lab.source_text import texts_of
 from labkit.ops.attention_decode import RUNGS, macros
 from labkit.ops.attention_decode_plan import V100_PROCESSORS, WARPS, Slices, most_queries
 from labkit.ops.attention_torch import attend
@@ -104,8 +105,7 @@ def block_text(start: str, rung: str) -> str:
 
     In the rung's file or a header of it. Raises KeyError if no line begins so.
     """
-    source = read_rung(DECODE, rung)
-    for text in (source.text, *source.headers.values()):
+    for text in texts_of(DECODE, rung):
         lines = text.splitlines()
         first = next((i for i, line in enumerate(lines) if line.strip().startswith(start)), None)
         if first is None:
@@ -114,7 +114,7 @@ def block_text(start: str, rung: str) -> str:
         closing = (" " * indent + "}", " " * indent + "};")
         last = next(i for i in range(first, len(lines)) if lines[i] in closing or _closed(lines[first], i == first))
         return "\n".join(line[indent:] if line.startswith(" ") else line for line in lines[first : last + 1])
-    raise KeyError(f"no line of {source.name} and its headers begins with {start!r}")
+    raise KeyError(f"no line of {DECODE}/{rung} and its headers begins with {start!r}")
 
 
 def _closed(line: str, first: bool) -> bool:

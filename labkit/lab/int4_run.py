@@ -7,17 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labkit.lab.op_counts import CountedRun
 from labkit.quant.int4 import Form, Int4Weight
 from labkit.quant.pack import PackedInt4, pack, unpack
 from labkit.sim.api import Result
-from labkit.sim.counters import Counters
-from labkit.sim.findings import Finding
 
 FORM: Form = "scale_zero"
 
 
 @dataclass(frozen=True)
-class Int4Run:
+class Int4Run(CountedRun):
     """A rung's run. x: fp16 [rows, K]; y: fp16 [rows, N], what it gave.
 
     tolerance: of a row of y, as the 2-norm of its error over its own.
@@ -37,17 +36,6 @@ class Int4Run:
         exact = self.x.double() @ unpack(self.weight).dequantize().double().T
         errors = (self.y.double() - exact).norm(dim=1) / exact.norm(dim=1)
         return bool((errors <= self.tolerance).all())
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the simulator found."""
-        return self.result.findings
-
-    @property
-    def counters(self) -> Counters:
-        """What the launch would cost; a Trace where one was asked for."""
-        assert self.result.counters is not None  # for the type checker: these runs are always counted
-        return self.result.counters
 
     @property
     def without_moves(self) -> int:

@@ -10,7 +10,25 @@ from labkit.device.sim_executor import recorded_launches
 from labkit.errors import KernelLaunchError
 from labkit.sim.api import Result
 from labkit.sim.counters import Counters
+from labkit.sim.findings import Finding
 from labkit.sim.options import Options
+
+
+class CountedRun:
+    """What every run of a rung on the simulator tells: a class with a field ``result`` derives from it."""
+
+    result: Result
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the simulator found."""
+        return self.result.findings
+
+    @property
+    def counters(self) -> Counters:
+        """What the launch would cost; a Trace where one was asked for."""
+        assert self.result.counters is not None  # for the type checker: these runs are always counted
+        return self.result.counters
 
 
 def simulated(

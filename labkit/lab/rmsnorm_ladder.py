@@ -13,11 +13,9 @@ import labkit.sim
 from labkit.device.sources import read_rung, rung_path
 from labkit.lab.changed_rung import changed_rung
 from labkit.lab.kernel_explorer import Page, page
-from labkit.lab.op_counts import simulated
+from labkit.lab.op_counts import CountedRun, simulated
 from labkit.ops import rmsnorm
 from labkit.sim.api import Result
-from labkit.sim.counters import Counters
-from labkit.sim.findings import Finding
 from labkit.sim.trace import Trace
 
 EPS = 1e-6
@@ -25,7 +23,7 @@ TOLERANCE = 2e-3  # of a half result: its last bit is worth up to 1e-3 of it
 
 
 @dataclass(frozen=True)
-class RungRun:
+class RungRun(CountedRun):
     """A rung's run on random rows. x: fp16 [rows, hidden], as the kernel left it; y: what it gave, of x's shape."""
 
     rung: str
@@ -38,17 +36,6 @@ class RungRun:
     def matches(self) -> bool:
         """Every element agrees with the reference, to the precision of a half."""
         return torch.allclose(self.y.float(), self.expected.float(), rtol=TOLERANCE, atol=TOLERANCE)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the simulator found."""
-        return self.result.findings
-
-    @property
-    def counters(self) -> Counters:
-        """What the launch would cost; a Trace where one was asked for."""
-        assert self.result.counters is not None  # for the type checker: these runs are always counted
-        return self.result.counters
 
 
 def run_rung(rung: str, rows: int, hidden: int, *, fused: bool = False, trace: bool = False) -> RungRun:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ALIGNMENT = 16  # bytes: what one load of a kernel moves at most
+from labkit.ops.checks import WIDEST_LOAD
 
 
 def in_one_copy(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
@@ -19,11 +19,11 @@ def in_one_copy(tensors: Sequence[Tensor], device: torch.device | str) -> list[T
     if torch.device(device).type == "cpu":
         return list(tensors)
     flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-    padded = [part for piece in flat for part in (piece, piece.new_zeros(-len(piece) % ALIGNMENT))]
+    padded = [part for piece in flat for part in (piece, piece.new_zeros(-len(piece) % WIDEST_LOAD))]
     moved = torch.cat(padded).pin_memory().to(device, non_blocking=True)
     result, start = [], 0
     for tensor, piece in zip(tensors, flat, strict=True):
         part = moved[start : start + len(piece)]
         result.append(part.view(tensor.dtype).view(tensor.shape))
-        start += len(piece) + -len(piece) % ALIGNMENT
+        start += len(piece) + -len(piece) % WIDEST_LOAD
     return result

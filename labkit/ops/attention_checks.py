@@ -12,8 +12,6 @@ from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages, PageStore
 from labkit.quant.kv import GROUP
 
-__all__ = ["HEAD_DIMS", "check_attention", "check_for_kernels"]
-
 
 def check_attention(
     op: str, q: Tensor, pages: KVPages, batch: PagedBatch, gate: Tensor | None, lse: Tensor | None
@@ -49,7 +47,7 @@ def check_for_kernels(op: str, q: Tensor, pages: KVPages, gate: Tensor | None) -
     if gate is not None:
         named["gate"] = gate, torch.float16, ("T", "heads", "D")
     for name, store in (("keys", pages.k), ("values", pages.v)):
-        held = _store(op, name, store, pages.head_dim)
+        held = store_tensors(op, name, store, pages.head_dim)
         for what, (tensor, _, _) in held.items():
             if isinstance(tensor, Tensor) and tensor.data_ptr() % WIDEST_LOAD:
                 cure = f"Let the pool start at a multiple of {WIDEST_LOAD} bytes, as KVPages.zeros does."
@@ -58,8 +56,11 @@ def check_for_kernels(op: str, q: Tensor, pages: KVPages, gate: Tensor | None) -
     named_sizes(op, named)
 
 
-def _store(op: str, name: str, store: PageStore, head_dim: int) -> Tensors:
-    """The tensors of a store with the dtypes and shapes that its bits ask for; K and V share pages and heads."""
+def store_tensors(op: str, name: str, store: PageStore, head_dim: int) -> Tensors:
+    """The tensors of a store with the dtypes and shapes that its bits ask for; K and V share pages and heads.
+
+    For ``named_sizes``. Raises KernelArgumentError for bits without scales, and the other way round.
+    """
     shape = ("pages", "kv_heads", PAGE_SIZE)
     values, params = f"the pages of {name}", f"the scales of {name}"
     if store.bits == 16 and store.params is None:

@@ -131,8 +131,7 @@ def _launch(
         partials = torch.empty(places * grid[1] * record, dtype=torch.float32, device=q.device)
         arrivals = arrival_counters(q.device, places * counters(grid[1]))
     strides = [0, 0] if gate is None else list(gate.stride()[:2])
-    stores = [tensor for store in (pages.k, pages.v) for tensor in (store.values, store.params)]
-    tensors = [q, *stores, batch.table, batch.lengths, batch.row_starts, None if gate is None else span(gate)]
+    tensors = [q, *pages.tensors, batch.table, batch.lengths, batch.row_starts, None if gate is None else span(gate)]
     results = [Out(out), None if lse is None else Out(lse), partials, arrivals]
     numbers = [batch.table.shape[1], kv_heads, heads // kv_heads, *strides, scale]
     kernel.launch(grid, WARPS * WARP, [*tensors, *results, *numbers])

@@ -111,7 +111,7 @@ def _launch(
     arguments = [
         span(q),
         *q.stride()[:2],
-        *(tensor for store in (pages.k, pages.v) for tensor in (store.values, store.params)),
+        *pages.tensors,
         pages.kv_heads,
         batch.table,
         batch.table.shape[1],

@@ -115,7 +115,7 @@ def _launch(rung: str, k: Tensor, v: Tensor, slots: KVSlots, pages: KVPages, tok
     kernel = _kernel(rung, heads, dim, width, *bits)
     into: list[Tensor | None] = [pages.k.values, pages.v.values]
     if rung not in HALF_PAGES_ONLY:
-        into = [pages.k.values, pages.k.params, pages.v.values, pages.v.params]
+        into = pages.tensors
     grid = (tokens, heads if rung in HALF_PAGES_ONLY else -(-2 * heads // (THREADS // WARP)))
     where = [slots.page, slots.offset, *into]
     kernel.launch(grid, THREADS, [span(k), span(v), *where, tokens, k.stride(0), v.stride(0)])

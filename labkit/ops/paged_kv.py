@@ -105,6 +105,11 @@ class KVPages:
     def kv_heads(self) -> int:
         return self.k.values.shape[1]
 
+    @property
+    def tensors(self) -> list[Tensor | None]:
+        """Values and params of K, then of V: as the kernels take them."""
+        return [self.k.values, self.k.params, self.v.values, self.v.params]
+
     def write(self, k: Tensor, v: Tensor, slots: KVSlots) -> None:
         """Store k, v [T, kv_heads, D] where ``slots`` says; ``k`` as it comes from RoPE, it is rotated here.
 

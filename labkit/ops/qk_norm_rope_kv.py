@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops import rmsnorm, rope
+from labkit.ops import kv_write, rmsnorm, rope
 from labkit.ops.checks import WARP, Tensors, aligned, chosen_rung, named_sizes, number, span, vector_width
 from labkit.ops.kv_slots import KVSlots
 from labkit.ops.kv_write import check_head_dim, check_pages, new_tokens, places, pools
@@ -82,8 +82,7 @@ def reference(
     """The definition in torch: one operation after the other, each rounding to the dtype of q and k."""
     q, k = (x if weight is None else rmsnorm.reference(x, weight, eps) for x, weight in ((q, q_norm), (k, k_norm)))
     q, k = rope.reference(q, cos, sin), rope.reference(k, cos, sin)
-    pages.k.write(pages.rotated(k), slots)
-    pages.v.write(v, slots)
+    kv_write.reference(k, v, slots, pages)
     return pages.rotated(q).to(q.dtype)
 
 
@@ -123,7 +122,7 @@ class _Step:
         inputs = [span(q), span(k), span(v), self.cos, self.sin, self.q_norm, self.k_norm]
         counts = [q.shape[0], q.shape[1], k.shape[1]]
         strides = [*_strides(q), *_strides(k), *_strides(v)]
-        where = [self.slots.page, self.slots.offset, Out(turned), *self._stores()]
+        where = [self.slots.page, self.slots.offset, Out(turned), *self.pages.tensors]
         self._launch(OP, q.shape[1] + 2 * k.shape[1], [*inputs, *where, *counts, *strides, self.eps])
         return turned
 
@@ -136,7 +135,7 @@ class _Step:
         if self.pages.format.rotates:
             q, k = self._heads("rotate_heads", q, k, [], [])
         counts = [k.shape[0], k.shape[1]]
-        where = [self.slots.page, self.slots.offset, *self._stores()]
+        where = [self.slots.page, self.slots.offset, *self.pages.tensors]
         strides = [*_strides(k), *_strides(self.v)]
         self._launch(OP, 2 * k.shape[1], [span(k), span(self.v), *where, *counts, *strides])
         return q
@@ -160,9 +159,6 @@ class _Step:
         vec = vector_width(dim // WARP, apart, [self.q, self.k, self.v])
         norms = self.q_norm is not None, self.k_norm is not None
         return dim, self.cos.shape[-1], *norms, self.pages.k.bits, self.pages.v.bits, vec
-
-    def _stores(self) -> list[Tensor | None]:
-        return [self.pages.k.values, self.pages.k.params, self.pages.v.values, self.pages.v.params]
 
 
 @cache

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
+from labkit.ops.attention_checks import store_tensors
 from labkit.ops.checks import Tensors, aligned, chosen_rung, named_sizes, number
 from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
 from labkit.ops.paged_kv import PageStore
@@ -100,7 +101,6 @@ def _sizes(
     x: Tensor, keys: PageStore, table: Tensor, sequences: Tensor, visible: Tensor, weights: Tensor | None
 ) -> dict[str, int]:
     """The sizes by name. Raises KernelArgumentError."""
-    stored = {16: torch.float16, 8: torch.int8, 4: torch.int32}[keys.bits]
     dim = x.shape[-1] if x.dim() else 0
     if dim not in HEAD_DIMS:
         built = ", ".join(map(str, HEAD_DIMS))
@@ -108,7 +108,7 @@ def _sizes(
         raise KernelArgumentError(message, cure="Use the executor torch.")
     given: Tensors = {
         "x": (x, torch.float16, ("tiles", "kv_heads", "rows", "D")),
-        "keys": (keys.values, stored, ("pages", "kv_heads", PAGE_SIZE, dim // 8 if keys.bits == 4 else dim)),
+        **store_tensors("sparse_scores", "keys", keys, dim),
         "table": (table, torch.int32, ("S", "P")),
         "sequences": (sequences, torch.int32, ("tiles",)),
         "visible": (visible, torch.int32, ("tiles",)),

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.device.nvrtc import find_nvrtc
 from labkit.lab.prefill_build import HMMA_EACH, prefill_build
-from labkit.lab.source_lines import source_lines
+from labkit.lab.source_text import source_lines
 from labkit.ops.attention_prefill import shared_bytes
 
 needs_compiler = pytest.mark.skipif(find_nvrtc() is None, reason="needs NVRTC")

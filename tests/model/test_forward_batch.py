@@ -11,7 +11,8 @@ import torch
 from helpers.pretend_gpu import GPU, GpuTensor, pretend_gpu
 
 from labkit.model.forward_batch import ForwardBatch, SequenceChunk
-from labkit.model.one_copy import ALIGNMENT, in_one_copy
+from labkit.model.one_copy import in_one_copy
+from labkit.ops.checks import WIDEST_LOAD
 from labkit.ops.layout import PAGE_SIZE
 
 
@@ -54,7 +55,7 @@ def compare(ours: Any, theirs: Any) -> None:
     """Equal, tensors by their dtypes and values; theirs are on the GPU."""
     assert type(ours) is type(theirs) or isinstance(theirs, GpuTensor)
     if isinstance(ours, torch.Tensor):
-        assert isinstance(theirs, GpuTensor) and theirs.data_ptr() % ALIGNMENT == 0
+        assert isinstance(theirs, GpuTensor) and theirs.data_ptr() % WIDEST_LOAD == 0
         assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist()
     elif isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
