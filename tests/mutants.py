@@ -67,6 +67,7 @@ GEMV_BIAS_3 = "if (SCALE_BIAS) sums[m] = fmaf(__high2float(pair), sum_x[m], sums
 GEMV_BIAS_4 = "if (SCALE_BIAS) sums[t][m] = fmaf(__high2float(now.pairs[t]), sum_x[m], sums[t][m]);"
 WIDE_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(softmax.largest[j], sum);"
 PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
+INT8_SCALE = "if (K_BITS == 8 && part == 0) params[i] = __half2half2(keys.scale(token));"
 ONLY_SLOWER = "a full page then goes through the steps of a partly filled one, which change nothing in it"
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/reduce.cuh", "if (lane == 0) sums[threadIdx.x / WARP] = value;"): ALL_THE_SAME,
@@ -88,6 +89,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention_decode/packed.cuh", PACKED_MERGE): ALL_THE_SAME,
     ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,
     ("attention_prefill/tensor.cuh", "if (position >= PAGE_TOKENS - 1) return;"): ONLY_SLOWER,
+    ("attention_prefill/key_scales.cuh", INT8_SCALE): "a token's one scale is then loaded with each part again",
     (
         "awq_gemm/5_large_tile.cu",
         "if (step % GROUP_CHUNKS == 0) pairs[t] = __ldg(&group.pairs[lane]);",

@@ -1,8 +1,8 @@
 // Idea: the context is divided over blocks; the last one to arrive adds up what each has left.
 // Removes the idle multiprocessors where there are few sequences: one on two KV heads would keep 2 of 80 busy.
 //
-// The result is that of 1_warp_per_head. Grid (kv_heads * slices, splits, sequences), see slice.cuh: every sequence is
-// divided over all splits by whole pages, so that a grid made for long contexts serves short ones; splits without
+// The result is that of 1_warp_per_head. Grid (kv_heads * slices, splits, sequences), see slice.cuh: a split is some
+// whole pages, as many in every sequence, so that a grid made for long contexts serves short ones; splits without
 // tokens do nothing. partials: fp32, arrivals: counters, see merge.cuh.
 //   HEAD_DIM        64, 128 or 256
 //   K_BITS, V_BITS  16, 8 or 4

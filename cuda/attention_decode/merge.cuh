@@ -84,13 +84,17 @@ __device__ __forceinline__ void gather(TotalsWithRoom<ROOM>& totals, const float
   __syncthreads();
   for (int i = threadIdx.x; i < PIECES; i += BLOCK_THREADS) {
     const int query = i / (HEAD_DIM / 4);
-    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-    for (int s = 0; s < count; s++) {
-      const float4 part = __ldcg(records + s * step + i);
+    float4 parts[FAN], total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int s = 0; s < FAN; s++) {  // all on their way at once: one wait for memory, not one for each
+      if (s < count) parts[s] = __ldcg(records + s * step + i);
+    }
+#pragma unroll
+    for (int s = 0; s < FAN; s++) {
+      if (s >= count) break;
       const float weight = totals.weights[s][query];
-      total.x = fmaf(part.x, weight, total.x), total.y = fmaf(part.y, weight, total.y);
-      total.z = fmaf(part.z, weight, total.z), total.w = fmaf(part.w, weight, total.w);
+      total.x = fmaf(parts[s].x, weight, total.x), total.y = fmaf(parts[s].y, weight, total.y);
+      total.z = fmaf(parts[s].z, weight, total.z), total.w = fmaf(parts[s].w, weight, total.w);
     }
     totals.pieces[i] = total;
   }

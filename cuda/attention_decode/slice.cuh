@@ -7,7 +7,8 @@ constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float LOWEST = -3.402823466e38f;  // not -inf: no difference of two infinities arises
 
 // Query j is query head kv_head * group + j % group of row j / group, counted from the sequence's first row. The grid
-// is (kv_heads * slices, splits, sequences); a slice is QUERIES queries.
+// is (kv_heads * slices, splits, sequences); a slice is QUERIES queries. A split is as many pages in all sequences, so
+// many that a sequence of table_width pages has no more splits than the grid: short sequences have few.
 struct Slice {
   int length;             // tokens of the sequence
   int begin, end;         // those of this split
@@ -30,7 +31,7 @@ struct Slice {
     hidden = rows - 1;
     count = min(QUERIES, rows * group - first);
     const int held = (length + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    const int span = max(1, (held + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y));
+    const int span = (table_width + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
     splits = max(1, (held + span - 1) / span);
     begin = min(static_cast<int>(blockIdx.y) * span * PAGE_TOKENS, length);
     end = min(begin + span * PAGE_TOKENS, length);

@@ -1,10 +1,12 @@
 // The first half of the wide rung: products of queries and a tile of 32 keys, exact but for fp32 sums.
 //
 // HEAD_DIM / 16 lanes share a key, 16 elements each. Their sums are brought together while they are halved in number,
-// so that in the end lane i has the products of key i. Short sums in half precision would save a third of the
-// instructions, but a few channels of real keys are much larger than others, and round away what the others say. So
-// fp16 keys are multiplied in fp32, two at a time; quantized ones as integers, four bytes to an instruction (dp4a): a
-// query is brought to 16 bits, as q = step (256 high + low), and its sums are exact.
+// so that in the end lane i has the products of key i. At step s of four, lane l of a quad takes key s ^ l: loads are
+// less tidy then, but what a lane keeps always comes first, and two selects for each shuffle are saved.
+// Short sums in half precision would save a third of the instructions, but a few channels of real keys are much larger
+// than others, and round away what the others say. So fp16 keys are multiplied in fp32, two at a time; quantized ones
+// as integers, four bytes to an instruction (dp4a): a query is brought to 16 bits, as q = step (256 high + low) with a
+// step for every 64 elements, and its sums are exact.
 #pragma once
 
 #include "attention_decode/slice.cuh"
@@ -15,14 +17,15 @@ using Keys = PagedStore<K_BITS, HEAD_DIM>;
 constexpr int TILE = WARP;                                  // tokens
 constexpr int K_LANES = HEAD_DIM / 16;                      // lanes that share a key
 constexpr int STEPS = K_LANES;                              // in which a warp loads the keys of a tile
-constexpr int K_AHEAD = STEPS < 8 || K_BITS == 16 ? 4 : 8;  // steps whose keys are on their way
+constexpr int QUAD = 4;                                     // lanes that take four keys each in an order of its own
+constexpr int K_AHEAD = STEPS < K_STEPS_AHEAD ? STEPS : K_STEPS_AHEAD;  // steps whose keys are on their way
 constexpr int K_ROW = HEAD_DIM * K_BITS / 8;                // bytes of a token
 constexpr int PAIRS = HEAD_DIM / PAIR_SPAN;
 constexpr int PAIR_LANES = PAIR_SPAN / 16;                  // lanes whose elements have one pair
 constexpr int PAIR_LOADS = K_BITS == 4 ? STEPS / PAIR_LANES : 1;
 constexpr float Q_LARGEST = 32512.0f;                       // 256 * 127
 // Keys of which a lane's sums are brought together before they become floats with the scale that they have in common.
-constexpr int EXACT = K_BITS == 16 ? 2 : K_BITS == 8 ? STEPS : PAIR_LANES;
+constexpr int EXACT = K_BITS == 16 ? 2 : PAIR_LANES;
 
 // Where the lane's part of a tile's keys begins: those of its group, one a step.
 struct KeyPart {
@@ -45,7 +48,8 @@ struct Key {
   unsigned words[K_BITS / 2];
 
   __device__ __forceinline__ void load(const KeyPart& part, int step) {
-    const char* from = part.values + step * K_ROW;
+    const int own = threadIdx.x % QUAD;
+    const char* from = part.values + (step / QUAD * QUAD + (step % QUAD ^ own)) * K_ROW;
     if constexpr (K_BITS == 16) {
       reinterpret_cast<uint4*>(words)[0] = __ldg(reinterpret_cast<const uint4*>(from));
       reinterpret_cast<uint4*>(words)[1] = __ldg(reinterpret_cast<const uint4*>(from + K_ROW / 2));
@@ -113,8 +117,13 @@ struct Queries {
       largest = fmaxf(largest, fabsf(x));
       nothing += x * 0.0f;  // NaN where x is no finite number: a maximum passes that over
     }
-    largest = fmaxf(warp_max(largest), 1e-20f);
-    step[j] = largest / Q_LARGEST + warp_sum(nothing);
+#pragma unroll
+    for (int distance = 1; distance < PAIR_LANES; distance *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
+      nothing += __shfl_xor_sync(ALL_LANES, nothing, distance);
+    }
+    largest = fmaxf(largest, 1e-20f);
+    step[j] = largest / Q_LARGEST + nothing;
     int total = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -167,11 +176,12 @@ struct Queries {
   }
 };
 
-// Lanes that differ in bit ``distance`` add up: the upper one keeps the second set of sums, the lower one the first.
+// Lanes that differ in bit ``distance`` add up: the upper one keeps the second set of sums, the lower one the first; in
+// a quad, whose lanes have keys in an order of their own, both the first.
 template <typename T>
 __device__ __forceinline__ void halve(const T (&low)[QUERIES], const T (&high)[QUERIES], int distance,
                                       T (&out)[QUERIES]) {
-  const bool upper = threadIdx.x & distance;
+  const bool upper = distance >= QUAD && threadIdx.x & distance;
 #pragma unroll
   for (int j = 0; j < QUERIES; j++) {
     const T kept = upper ? high[j] : low[j], given = upper ? low[j] : high[j];

@@ -13,7 +13,7 @@
 #error "attention_prefill is compiled with -D HEAD_DIM, K_BITS and V_BITS"
 #endif
 
-#include "attention_prefill/work.cuh"
+#include "attention_prefill/key_scales.cuh"
 
 constexpr int SHARES = THREADS / BM;                 // threads of a row
 constexpr int TOKENS = PAGE_TOKENS / SHARES;         // whose scores one of them has: every second of a page
@@ -26,18 +26,31 @@ __device__ __forceinline__ void as_floats(uint4 piece, float (&out)[8]) {
   for (int i = 0; i < 4; i++) out[2 * i] = __low2float(pairs[i]), out[2 * i + 1] = __high2float(pairs[i]);
 }
 
-// Scores of one row over 64 elements: of tokens share, share + 2, ...
-__device__ __forceinline__ void add_scores(float (&s)[TOKENS], const uint4* q, const uint4* keys, int row, int share) {
+// Scores of one row over 64 elements: of tokens share, share + 2, ... Those of keys in 4 bits first become multiples of
+// the scales of these elements, and last comes what the biases add.
+__device__ __forceinline__ void add_scores(float (&s)[TOKENS], const uint4* q, const uint4* keys, int row, int share,
+                                           const float* notes, int part) {
+  if (K_BITS == 4 && part > 0) {
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) s[t] *= notes[RATIOS_AT + SHARES * t + share];
+  }
+  float row_sum = 0.0f;
 #pragma unroll 1
   for (int p = 0; p < TILE_PIECES; p++) {
     float x[8], y[8];
     as_floats(q[row_piece(row, p)], x);
+#pragma unroll
+    for (int i = 0; i < 8; i++) row_sum += x[i];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
       as_floats(keys[key_place(SHARES * t + share, p)], y);
 #pragma unroll
       for (int i = 0; i < 8; i++) s[t] += x[i] * y[i];
     }
+  }
+  if constexpr (K_BITS == 4) {
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) s[t] += notes[BIASES_AT + SHARES * t + share] * row_sum;
   }
 }
 
@@ -76,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const int kv_head = work.head() / (gridDim.x / kv_heads);
   const int row = threadIdx.x / SHARES, share = threadIdx.x % SHARES;
   share_queries(queries, q, q_row, q_head, work);
+  float* notes = warp_notes(weights);
 
   float sums[PARTS][ELEMENTS] = {}, top = NO_SCORE, sum = 0.0f;
   for (int n = 0; n < work.pages; n++) {
@@ -86,22 +100,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     float s[TOKENS] = {};
     for (int part = 0; part < PARTS; part++) {
       KeyTile fetched;
+      KeyScales scales;
       fetched.load(key_source, part);
+      scales.load(keys, place, part);
       __syncthreads();  // nobody reads the tile before any more
       fetched.store(tile);
+      scales.store(notes, part, factor);
       __syncthreads();
-      add_scores(s, queries + part * TILE_SIZE, tile, row, share);
+      add_scores(s, queries + part * TILE_SIZE, tile, row, share, notes, part);
     }
     const float before = top;
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
-      const bool future = page * PAGE_TOKENS + SHARES * t + share > work.position + row;
-      s[t] = future ? masked() : s[t] * factor;
+      const int token = SHARES * t + share;
+      const bool future = page * PAGE_TOKENS + token > work.position + row;
+      s[t] = future ? masked() : s[t] * (K_BITS == 16 ? factor : notes[token]);
       top = fmaxf(top, s[t]);
     }
     top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
     const float shrink = exp2_fast(before - top);
     sum *= shrink;
+    __syncwarp();  // weights take the place of the notes
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {  // rows four apart meet in a bank: four cycles each
       const int token = SHARES * t + share;
@@ -140,6 +159,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     lse[work.row_at(row, gridDim.x, 1)] = (top - SHIFT + log2f(sum)) * LN_2;
   }
   __syncwarp();
-  constexpr int WARP_ROWS = WARP / SHARES;
   store_rows<WARP_ROWS>(out, queries, work, threadIdx.x / WARP * WARP_ROWS, gate, gate_row, gate_head);
 }

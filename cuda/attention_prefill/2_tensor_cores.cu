@@ -13,7 +13,7 @@
 #error "attention_prefill is compiled with -D HEAD_DIM, K_BITS and V_BITS"
 #endif
 
-#include "attention_prefill/tensor.cuh"
+#include "attention_prefill/scores.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_prefill(const half* __restrict__ q, int q_row, int q_head, const void* __restrict__ k,
@@ -33,6 +33,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int warp_row = threadIdx.x / WARP * WM;
   const Lane lane;
   share_queries(queries, q, q_row, q_head, work);
+  float* notes = warp_notes(weights);
+  const RowSums row_sums(queries);
 
   Product sums[PARTS] = {};
   Softmax softmax;
@@ -42,20 +44,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const KeyTile::Source key_source(keys, place);
     const ValueTile::Source value_source(values, place);
     __syncthreads();  // nobody reads the page before any more
+    KeyScales scales[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       KeyTile fetched;
       fetched.load(key_source, part);
+      scales[part].load(keys, place, part);
       fetched.store(page_tiles + part * TILE_SIZE);
     }
+    row_sums.store(notes);
     __syncthreads();
     Product s = {};
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
+      scales[part].store(notes, part, factor);
+      __syncwarp();
+      begin_part(s, notes, part, lane);
+      __syncwarp();  // the next part takes the place of this one's notes
       multiply_keys(s, queries + part * TILE_SIZE, page_tiles + part * TILE_SIZE, lane);
     }
+    scale_scores(s, notes, factor, lane);
     mask_future(s, work.position + warp_row - page * PAGE_TOKENS, lane);
-    softmax.step(s, factor, sums, weights, lane);
+    softmax.step(s, sums, weights, lane);
     __syncthreads();  // all have multiplied the keys, whose place the values take
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {

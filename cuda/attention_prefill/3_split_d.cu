@@ -13,7 +13,7 @@
 #error "attention_prefill is compiled with -D HEAD_DIM, K_BITS and V_BITS"
 #endif
 
-#include "attention_prefill/tensor.cuh"
+#include "attention_prefill/scores.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_prefill(const half* __restrict__ q, int q_row, int q_head, const void* __restrict__ k,
@@ -33,6 +33,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const int warp_row = threadIdx.x / WARP * WM;
   const Lane lane;
   share_queries(queries, q, q_row, q_head, work);
+  float* notes = warp_notes(weights);
+  const RowSums row_sums(queries);
 
   Product sums[PARTS] = {};
   Softmax softmax;
@@ -41,18 +43,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const long long place = place_of(work.page_at(page), kv_heads, kv_head, 0);
     const KeyTile::Source key_source(keys, place);
     const ValueTile::Source value_source(values, place);
+    __syncwarp();
+    row_sums.store(notes);  // where the warp has read its weights
     Product s = {};
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       KeyTile fetched;
+      KeyScales scales;
       fetched.load(key_source, part);
+      scales.load(keys, place, part);
       __syncthreads();  // nobody reads the tile before any more
       fetched.store(tile);
+      scales.store(notes, part, factor);
       __syncthreads();
+      begin_part(s, notes, part, lane);
       multiply_keys(s, queries + part * TILE_SIZE, tile, lane);
     }
+    scale_scores(s, notes, factor, lane);
     mask_future(s, work.position + warp_row - page * PAGE_TOKENS, lane);
-    softmax.step(s, factor, sums, weights, lane);
+    softmax.step(s, sums, weights, lane);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       ValueTile fetched;

@@ -13,7 +13,7 @@
 #error "attention_prefill is compiled with -D HEAD_DIM, K_BITS and V_BITS"
 #endif
 
-#include "attention_prefill/tensor.cuh"
+#include "attention_prefill/scores.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_prefill(const half* __restrict__ q, int q_row, int q_head, const void* __restrict__ k,
@@ -33,32 +33,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const int warp_row = threadIdx.x / WARP * WM;
   const Lane lane;
   share_queries(queries, q, q_row, q_head, work);
+  float* notes = warp_notes(weights);
+  const RowSums row_sums(queries);
 
   Product sums[PARTS] = {};
   Softmax softmax;
   int page = work.place(0);
   long long place = place_of(work.page_at(page), kv_heads, kv_head, 0);
   KeyTile next_keys;
+  KeyScales next_scales;
   next_keys.load(KeyTile::Source(keys, place), 0);
+  next_scales.load(keys, place, 0);
   for (int n = 0; n < work.pages; n++) {
     const KeyTile::Source key_source(keys, place);
     const ValueTile::Source value_source(values, place);
     ValueTile next_values;
+    __syncwarp();
+    row_sums.store(notes);  // where the warp has read its weights
     Product s = {};
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       __syncthreads();  // nobody reads the tile before any more
       next_keys.store(tile);
+      next_scales.store(notes, part, factor);
       __syncthreads();
       if (part + 1 < PARTS) {
         next_keys.load(key_source, part + 1);
+        next_scales.load(keys, place, part + 1);
       } else {
         next_values.load(value_source, 0);
       }
+      begin_part(s, notes, part, lane);
       multiply_keys(s, queries + part * TILE_SIZE, tile, lane);
     }
+    scale_scores(s, notes, factor, lane);
     mask_future(s, work.position + warp_row - page * PAGE_TOKENS, lane);
-    softmax.step(s, factor, sums, weights, lane);
+    softmax.step(s, sums, weights, lane);
     const int held = work.held(page);
     page = work.place(min(n + 1, work.pages - 1));  // at the end the last once more: cheaper than to ask
     place = place_of(work.page_at(page), kv_heads, kv_head, 0);
@@ -71,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         next_values.load(value_source, part + 1);
       } else {
         next_keys.load(KeyTile::Source(keys, place), 0);
+        next_scales.load(keys, place, 0);
       }
       multiply_values(sums[part], weights, tile, lane);
     }

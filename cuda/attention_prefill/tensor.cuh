@@ -20,6 +20,9 @@ __device__ __forceinline__ int upper(int i) { return i >> 1 & 1; }
 // The first of four neighbouring tokens (of 64) whose scores a lane has: those of i, i + 1, i + 4 and i + 5.
 __device__ __forceinline__ int four_tokens(int lane, int n) { return 16 * (lane >> 2 & 3) + 8 * n + 2 * (lane & 2); }
 
+// Which of those four the accumulator i is.
+__device__ __forceinline__ int neighbour(int i) { return (i & 1) + (i & 4) / 2; }
+
 // The piece (eight elements) of a value that a lane multiplies; lanes of quad-pairs 0 and 1, or 2 and 3, differ by 4.
 __device__ __forceinline__ int value_piece(int lane) { return 4 * (lane >> 2 & 1) + 2 * (lane >> 3 & 1) + (lane >> 4); }
 
@@ -31,6 +34,7 @@ struct Lane {
   int value;  // of token lane & 3, its value_piece
   int four;   // where its four weights of n-tile 0 and its first row go, in units of 8 bytes
   int ahead;  // the first token of those less that row
+  int token;  // the first of those tokens
 
   __device__ __forceinline__ Lane() {
     const int lane = threadIdx.x % WARP;
@@ -38,7 +42,8 @@ struct Lane {
     // Column n of a quad-pair's eight is token (n & 1) + (n & 4) / 2 + (n & 2) * 2.
     key = key_place(16 * (lane >> 2 & 3) + (lane & 1) + 2 * (lane >> 4) + 2 * (lane & 2), 0);
     value = value_place(lane & 3, value_piece(lane));
-    const int own_row = accumulator_row(lane, 0), token = four_tokens(lane, 0);
+    const int own_row = accumulator_row(lane, 0);
+    token = four_tokens(lane, 0);
     four = 2 * row_piece(threadIdx.x / WARP * WM + own_row, token / 8) + token / 4 % 2;
     ahead = token - own_row;
   }
@@ -85,26 +90,25 @@ __device__ __forceinline__ void multiply_values(Product& sums, const uint4* weig
 
 // What a lane knows of the softmax of its four rows: two of each m-tile. Each row is eight lanes'.
 struct Softmax {
-  float top[M_TILES][2];  // the largest score so far, times log2(e)
-  float sum[M_TILES][2];  // of the weights that this lane has had
+  float offset[M_TILES][2];  // what is added to exponents: brings the largest so far to SHIFT
+  float sum[M_TILES][2];     // of the weights that this lane has had
 
   __device__ __forceinline__ Softmax() {
 #pragma unroll
-    for (int r = 0; r < 2 * M_TILES; r++) top[r / 2][r % 2] = NO_SCORE, sum[r / 2][r % 2] = 0.0f;
+    for (int r = 0; r < 2 * M_TILES; r++) offset[r / 2][r % 2] = -NO_SCORE, sum[r / 2][r % 2] = 0.0f;
   }
 
   // From the scores of a page to weights, as halves in shared memory; the sums so far follow a larger maximum.
-  __device__ __forceinline__ void step(const Product& s, float factor, Product (&sums)[PARTS], uint4* weights,
-                                       const Lane& lane) {
+  __device__ __forceinline__ void step(const Product& s, Product (&sums)[PARTS], uint4* weights, const Lane& lane) {
 #pragma unroll
     for (int m = 0; m < M_TILES; m++) {
 #pragma unroll
       for (int u = 0; u < 2; u++) {
-        const float before = top[m][u];
-        top[m][u] = fmaxf(before, largest(s[m], u) * factor);
-        const float shrink = exp2_fast(before - top[m][u]);
+        const float before = offset[m][u];
+        offset[m][u] = fminf(before, offset_of(largest(s[m], u)));
+        const float shrink = exp2_fast(offset[m][u] - before);
         rescale(sums, m, u, shrink);
-        sum[m][u] = sum[m][u] * shrink + weigh(s[m], u, factor, SHIFT - top[m][u], weights + m * EIGHT_ROWS, lane);
+        sum[m][u] = sum[m][u] * shrink + weigh(s[m], u, offset[m][u], weights + m * EIGHT_ROWS, lane);
       }
     }
   }
@@ -137,6 +141,11 @@ struct Softmax {
     return value;
   }
 
+  // Where exponents are whole numbers anyway, as large as they are, SHIFT would be lost in part: they do without.
+  static __device__ __forceinline__ float offset_of(float top) {
+    return (fabsf(top) < LARGEST_SHIFTED ? SHIFT : 0.0f) - top;
+  }
+
   static __device__ __forceinline__ void rescale(Product (&sums)[PARTS], int m, int u, float shrink) {
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
@@ -150,15 +159,15 @@ struct Softmax {
     }
   }
 
-  static __device__ __forceinline__ float weigh(const float (&s)[N_TILES][8], int u, float factor, float offset,
-                                                uint4* weights, const Lane& lane) {
+  static __device__ __forceinline__ float weigh(const float (&s)[N_TILES][8], int u, float offset, uint4* weights,
+                                                const Lane& lane) {
     float total = 0.0f;
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        w[j] = exp2_fast(fmaf(s[n][2 * u + (j & 1) + 2 * (j & 2)], factor, offset));
+        w[j] = exp2_fast(s[n][2 * u + (j & 1) + 2 * (j & 2)] + offset);
         total += w[j];
       }
       // Two rows on, the order of pieces is another too.
@@ -179,7 +188,7 @@ __device__ __forceinline__ void mask_future(Product& s, int position, const Lane
     for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        if (8 * n + (i & 1) + (i & 4) / 2 - MMA_M * m - (i & 2) > sees) s[m][n][i] = masked();
+        if (8 * n + neighbour(i) - MMA_M * m - (i & 2) > sees) s[m][n][i] = masked();
       }
     }
   }
@@ -217,7 +226,7 @@ __device__ __forceinline__ void finish_rows(const Product (&sums)[PARTS], Softma
         }
       }
       if (lse && (lane & 14) == 0 && row < work.rows) {
-        lse[work.row_at(row, gridDim.x, 1)] = (softmax.top[m][u] - SHIFT + log2f(softmax.sum[m][u])) * LN_2;
+        lse[work.row_at(row, gridDim.x, 1)] = (log2f(softmax.sum[m][u]) - softmax.offset[m][u]) * LN_2;
       }
     }
   }

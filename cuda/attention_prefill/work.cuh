@@ -14,6 +14,7 @@ constexpr float LN_2 = 0.693147181f;
 // Weights are 2^SHIFT times what the formula says, which no quotient shows: those that would be too small for a half,
 // and are many in long contexts, then are not lost.
 constexpr float SHIFT = 12.0f;
+constexpr float LARGEST_SHIFTED = 4194304.0f;  // 2^22: to larger numbers 12 can be added only in part
 
 using KeyTile = KVTile<true, K_BITS, HEAD_DIM, THREADS>;
 using ValueTile = KVTile<false, V_BITS, HEAD_DIM, THREADS>;

@@ -1,5 +1,6 @@
 // Keys or values of one page on their way to shared memory, for the tensor cores: 64 elements of each of its 64 tokens
-// at a time. A thread fetches its part 16 bytes at a time, as stored, turns it into halves and stores those.
+// at a time. A thread fetches its part 16 bytes at a time, as stored, turns it into halves and stores those. Values are
+// rounded to halves; of keys in 8 or 4 bits the halves are the codes, exactly, and their scales are left to the scores.
 #pragma once
 
 #include "common/dequant.cuh"
@@ -28,7 +29,7 @@ struct KVTile {
   static_assert(LOADS * STEP == PAGE_TOKENS && STEP * UNITS == THREAD_COUNT, "The threads share a tile evenly");
 
   uint4 data[LOADS];
-  half2 params[LOADS];  // 8 bits: (s, s); 4 bits: (s, b)
+  half2 params[LOADS];  // of values: (s, s) in 8 bits, (s, b) in 4
 
   static __device__ __forceinline__ int token() { return threadIdx.x / UNITS; }
   static __device__ __forceinline__ int unit() { return threadIdx.x % UNITS; }
@@ -48,8 +49,8 @@ struct KVTile {
 #pragma unroll
     for (int l = 0; l < LOADS; l++) {
       data[l] = __ldg(from.values + l * STEP * (DIM * BITS / 128) + part * UNITS);
-      if constexpr (BITS == 8) params[l] = __half2half2(__ldg(from.params + l * STEP));
-      if constexpr (BITS == 4) {
+      if constexpr (!KEYS && BITS == 8) params[l] = __half2half2(__ldg(from.params + l * STEP));
+      if constexpr (!KEYS && BITS == 4) {
         params[l] = __ldg(reinterpret_cast<const half2*>(from.params) + l * STEP * (DIM / PAIR_SPAN) + part);
       }
     }
@@ -66,9 +67,10 @@ struct KVTile {
         if constexpr (BITS == 8) {
           bytes_to_halves(make_uint2(words[2 * i], words[2 * i + 1]), halves);
 #pragma unroll
-          for (int j = 0; j < 4; j++) halves[j] = __hmul2(halves[j], params[l]);
+          for (int j = 0; j < 4; j++) halves[j] = KEYS ? halves[j] : __hmul2(halves[j], params[l]);
         }
-        if constexpr (BITS == 4) dequantize_word<true>(words[i], params[l], halves);
+        if constexpr (KEYS && BITS == 4) unpack_word(words[i], Offsets(__float2half(0.0f)), halves);
+        if constexpr (!KEYS && BITS == 4) dequantize_word<true>(words[i], params[l], halves);
         tile[place_in_tile(l, i)] = *reinterpret_cast<const uint4*>(halves);
       }
     }

@@ -78,20 +78,21 @@ class Plan:
         if min(*lengths, heads, kv_heads, 1 if splits is None else splits, sms) < 1 or heads % kv_heads:
             raise ValueError("lengths, heads, KV heads, splits are 1 or more, heads a multiple of KV heads")
         slices = Slices.of(1, heads // kv_heads, most_queries(rung, k_bits))
-        parts, resident = kv_heads * slices.count, resident_blocks(rung, head_dim, slices.queries)
-        chosen = planned_splits(max(lengths), len(lengths), parts, sms, resident) if splits is None else splits
+        parts, resident = kv_heads * slices.count, resident_blocks(rung, head_dim, k_bits, slices.queries)
+        pages = tuple(-(-length // PAGE_SIZE) for length in lengths)
+        chosen = planned_splits(pages, parts, sms, resident) if splits is None else splits
         return cls(parts, chosen, sms * resident, sms)
 
 
 def blocks_of(lengths: Sequence[int], parts: int, splits: int) -> Iterator[Block]:
     """The blocks that have tokens, in the order in which the GPU starts them.
 
-    Every sequence is divided over all splits by whole pages; the last splits of a short one stay without any, and such
-    blocks end at once.
+    A split is as many whole pages in every sequence; the last splits of a short one stay without any, and such blocks
+    end at once.
     """
+    span = -(-max(-(-length // PAGE_SIZE) for length in lengths) // splits)
     for sequence, length in enumerate(lengths):
         held = -(-length // PAGE_SIZE)
-        span = -(-held // splits)
         for split in range(-(-held // span)):
             first, behind = split * span, min((split + 1) * span, held)
             yield from (Block(sequence, part, split, first, behind) for part in range(parts))

@@ -40,7 +40,9 @@ from labkit.ops.split_k import arrival_counters
 
 RUNGS = ["1_warp_per_head", "2_packed_group", "3_split_kv", "4_wide", "5_tensor_cores"]
 MOST_ROWS = 8  # of one sequence
-FULL_TILE = 8  # queries: rows of a tensor-core tile
+# Queries from which on the tensor cores need fewer instructions for every head dim and format, counted in sm_70 machine
+# code. Their tile has eight rows in any case.
+TENSOR_QUERIES = 4
 
 
 def attention_decode(
@@ -61,11 +63,12 @@ def attention_decode(
     fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. split_count: blocks that share
     a context, 1 to 256; by the length of the longest sequence and the GPU unless given.
 
-    Without a rung, ``5_tensor_cores`` runs on a V100 where rows times query heads of a KV head are 8 or more, else
+    Without a rung, ``5_tensor_cores`` runs on a V100 where rows times query heads of a KV head are 4 or more, else
     ``4_wide``; on newer GPUs, which emulate that instruction, always ``4_wide``. (Chosen by counting instructions;
     nobody has measured it on a V100.)
 
     Lengths and pages are read on the device: a captured launch serves whatever they are then, up to the table's width.
+    (Its blocks keep their number of pages: it is best made with a table about as wide as the sequences will be.)
     Raises KernelArgumentError for what does not fit.
     """
     check_attention("attention_decode", q, pages, batch, gate, lse)
@@ -89,14 +92,14 @@ def macros(head_dim: int, k_bits: int, v_bits: int, queries: int) -> dict[str, i
     return {"HEAD_DIM": head_dim, "K_BITS": k_bits, "V_BITS": v_bits, "QUERIES": queries, "WARPS": WARPS}
 
 
-def decode_macros(head_dim: int, group: int, bits: tuple[int, int]) -> dict[str, int]:
-    """What one row of each sequence runs with, in a model with ``group`` query heads on a KV head."""
-    rung = "4_wide" if group < FULL_TILE else RUNGS[-1]
-    return macros(head_dim, *bits, Slices.of(1, group, most_queries(rung, bits[0])).queries)
+def decode_macros(head_dim: int, group: int, bits: tuple[int, int]) -> list[dict[str, int]]:
+    """What one row of each sequence runs with, in a model with ``group`` query heads on a KV head, on any GPU."""
+    classes = {Slices.of(1, group, most_queries(rung, bits[0])).queries: None for rung in ("4_wide", RUNGS[-1])}
+    return [macros(head_dim, *bits, queries) for queries in classes]
 
 
 def _default_rung(queries: int, device: torch.device) -> str:
-    return RUNGS[-1] if queries >= FULL_TILE and is_v100(device) else "4_wide"
+    return RUNGS[-1] if queries >= TENSOR_QUERIES and is_v100(device) else "4_wide"
 
 
 @cache
@@ -122,7 +125,7 @@ def _launch(
     if rung == RUNGS[0]:
         grid = -(-heads // WARPS), batch.most_rows, batch.sequences
     else:
-        resident = resident_blocks(rung, pages.head_dim, slices.queries)
+        resident = resident_blocks(rung, pages.head_dim, pages.k.bits, slices.queries)
         grid = across, _splits(rung, split_count, batch, across, resident, q.device), batch.sequences
     partials = arrivals = None
     if rung in SPLIT_RUNGS and grid[1] > 1:
@@ -142,7 +145,7 @@ def _splits(rung: str, given: int | None, batch: PagedBatch, slices: int, reside
         return 1
     if given is not None:
         return given
-    return splits(batch.longest, batch.sequences, slices, processors(device), resident)
+    return splits(batch.page_counts, slices, processors(device), resident)
 
 
 def _check(batch: PagedBatch, scale: float, split_count: int | None) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from labkit.ops.layout import PAGE_SIZE
+IntArray = npt.NDArray[np.int64]
 
 QUERY_CLASSES = (1, 2, 3, 4, 6, 8)  # queries that a kernel is compiled for; fewer may be given
 WARPS = 4  # of a block
 V100_PROCESSORS = 80
 FAN = 16  # records that one block adds up; as merge.cuh says
 MOST_SPLITS = FAN * FAN
-FEWEST_PAGES = 4  # of a split: below that, adding up the splits costs more than they save
 SPLIT_RUNGS = ("3_split_kv", "4_wide", "5_tensor_cores")
 
 
@@ -39,21 +40,38 @@ def most_queries(rung: str, k_bits: int) -> int:
     return 6 if rung == "4_wide" and k_bits == 16 else QUERY_CLASSES[-1]
 
 
-def splits(longest: int, sequences: int, slices: int, processors: int, resident: int) -> int:
-    """Blocks that share the context of each sequence: so many that all together just fill the GPU once.
+@lru_cache(maxsize=256)
+def splits(page_counts: tuple[int, ...], slices: int, processors: int, resident: int) -> int:
+    """Blocks that share the context of the longest sequence; shorter ones have blocks of as many pages, but fewer.
 
-    longest: tokens of the longest sequence, or of the bucket that a CUDA graph is captured for: the kernels divide
-    whatever a sequence holds over so many blocks, and those without tokens do nothing. slices: of one sequence, over
+    Modelled in rounds, in which the warps of a block take two pages. A block takes its rounds and one more, in which
+    it begins and leaves its part; and adding up takes one, or one and a half from more than FAN parts. Blocks that all
+    have a place run at a time. Others share the places evenly, but for half a block in the end.
+
+    page_counts: of the sequences, or of the buckets that a CUDA graph is captured for. slices: of one sequence, over
     all KV heads. resident: blocks that a multiprocessor holds at a time.
     """
-    pages = -(-longest // PAGE_SIZE)
-    wanted = processors * resident // (sequences * slices)
-    return max(1, min(wanted, pages // FEWEST_PAGES, MOST_SPLITS))
+    pages, longest = np.asarray(page_counts), max(page_counts)
+    span = np.unique(-(-longest // np.arange(1, min(longest, MOST_SPLITS) + 1)))[
+        ::-1
+    ]  # pages of a block: of equals the most
+    whole, rest = np.divmod(pages[:, None], span)
+    blocks = slices * (whole + (rest > 0)).sum(0)
+    each = _rounds(span) + 1
+    work = slices * (whole * each + np.where(rest > 0, _rounds(rest) + 1, 0)).sum(0)
+    places = processors * resident
+    parts = -(-longest // span)
+    cost = np.where(blocks <= places, each, work / places + each / 2) + (parts > 1) + 0.5 * (parts > FAN)
+    return int(parts[cost.argmin()])
 
 
-def resident_blocks(rung: str, head_dim: int, queries: int) -> int:
+def _rounds(pages: IntArray) -> IntArray:
+    return -(-pages // 2)
+
+
+def resident_blocks(rung: str, head_dim: int, k_bits: int, queries: int) -> int:
     """Blocks of a rung on one multiprocessor of a V100: what its launch bounds make room for."""
-    large = {"4_wide": queries > 3, "5_tensor_cores": head_dim > 128}
+    large = {"4_wide": queries > (2 if k_bits == 16 else 3), "5_tensor_cores": head_dim > 128}
     return 2 if large.get(rung, False) else 3
 
 

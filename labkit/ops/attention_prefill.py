@@ -5,8 +5,9 @@
 over the tokens that row r sees: with R rows of a sequence of L tokens, its row i sees tokens 0 .. L - R + i. Query head
 h reads KV head h // group. Scores are never written down: a block walks the pages of one tile of 64 rows and rescales
 its sums as the maximum grows (FlashAttention, Dao et al. 2022, arXiv:2205.14135; the rescaling is softmax_online's).
-K and V become halves, weights are rounded to halves, products and sums are fp32, and the result is rounded once, twice
-with a gate.
+Codes of INT8 and INT4 keys are multiplied as they are, for halves hold them exactly, and scaled in fp32: scores are as
+exact as with fp16 keys. Values and weights are rounded to halves, products and sums are fp32, and the result is rounded
+once, twice with a gate.
 """
 
 from __future__ import annotations

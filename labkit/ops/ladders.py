@@ -85,7 +85,7 @@ def _sparse_scores(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> li
 def _attention_decode(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
     """For one row of each sequence; several rows, to check drafted tokens, make other slices."""
     group = max(1, config.num_attention_heads // tp_size // _kv_heads(config, tp_size))
-    return [attention_decode.decode_macros(config.head_dim, group, BITS.get(kv_cache_dtype, (16, 16)))]
+    return [*attention_decode.decode_macros(config.head_dim, group, BITS.get(kv_cache_dtype, (16, 16)))]
 
 
 def _attention_prefill(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
@@ -185,9 +185,10 @@ LADDERS = {
             rungs=tuple(attention_decode.RUNGS),
             entries=("attention_decode",),
             default_macros=tuple(
-                attention_decode.decode_macros(dim, group, bits)
+                each
                 for dim, group in DECODING_HEADS
                 for bits in dict.fromkeys(BITS.values())
+                for each in attention_decode.decode_macros(dim, group, bits)
             ),
             specialisations=_attention_decode,
             also=("4_wide",),

@@ -26,7 +26,8 @@ class PagedBatch:
     fewer); sequence s has tiles tile_starts[s] .. tile_starts[s + 1] - 1.
 
     rows, tiles, longest, most_rows, largest_page: all rows and tiles, the greatest of lengths, of rows of a sequence,
-    and of the table, as plain numbers: launches are sized by them, and a GPU is not asked.
+    and of the table; page_counts: pages of each sequence. As plain numbers: launches are sized by them, and a GPU is
+    not asked.
     """
 
     table: Tensor
@@ -38,6 +39,7 @@ class PagedBatch:
     longest: int
     most_rows: int
     largest_page: int
+    page_counts: tuple[int, ...]
 
     @classmethod
     def of(
@@ -67,7 +69,7 @@ class PagedBatch:
         )
         largest = max(max(held) for held in used)
         counts = starts[-1], tile_starts[-1], max(lengths), max(rows), largest
-        return cls(table, held_tokens, row_starts, first_tiles, *counts)
+        return cls(table, held_tokens, row_starts, first_tiles, *counts, tuple(len(held) for held in used))
 
     @property
     def sequences(self) -> int:

@@ -14,20 +14,14 @@ from helpers.paged import Paged, exact_attention, random_paged
 from torch import Tensor
 
 from labkit.device import use_executor
-from labkit.device.build_all import Row, Wanted, build_all
-from labkit.device.image import build_image
-from labkit.device.main_loop import main_loop_mix
 from labkit.device.nvrtc import find_nvrtc
-from labkit.device.occupancy import v100_occupancy
-from labkit.device.sim_executor import recorded_launches
 from labkit.errors import KernelArgumentError
 from labkit.ops import attention_decode as module
-from labkit.ops.attention_decode import RUNGS, attention_decode, macros
-from labkit.ops.attention_decode_plan import MOST_SPLITS, Slices, most_queries, resident_blocks, splits
-from labkit.ops.ladders import LADDERS
+from labkit.ops.attention_decode import RUNGS, attention_decode
+from labkit.ops.attention_decode_plan import MOST_SPLITS, Slices, splits
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
-from labkit.quant.kv import BITS, KVFormat
+from labkit.quant.kv import KVFormat
 
 FAST = ("4_wide", "5_tensor_cores")
 compiles = pytest.mark.skipif(find_nvrtc() is None, reason="no NVRTC of CUDA 12 here")
@@ -125,12 +119,12 @@ def test_no_number_in_q_gives_none(rung: str, seed: int) -> None:
 
 
 def test_without_a_rung(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensor cores where their tile is full and the GPU has them."""
+    """Tensor cores from four queries on, where the GPU has them."""
     chosen: list[str] = []
     monkeypatch.setattr(module, "_launch", lambda rung, *_: chosen.append(rung))
     paged = pool((9,))
     with use_executor("sim"):
-        for rows, heads in ((1, 8), (1, 6), (2, 4), (1, 1), (8, 1)):
+        for rows, heads in ((1, 8), (1, 3), (2, 2), (1, 1), (8, 1)):
             attention_decode(queries(rows, heads), paged.pages, paged.batch([rows]))
         monkeypatch.setattr(module, "is_v100", lambda device: False)
         attention_decode(queries(8, 8), paged.pages, paged.batch([8]))
@@ -148,13 +142,24 @@ def test_slices(rows: int, group: int, most: int, expected: tuple[int, int]) -> 
 
 
 def test_splits_fill_the_gpu_once() -> None:
-    assert splits(131072, 1, 2, 80, 2) == 80
-    assert splits(131072, 1, 2, 132, 3) == 198
-    assert splits(131072, 64, 4, 80, 2) == 1  # the sequences alone fill it
-    assert splits(1000, 1, 2, 80, 2) == 4  # 16 pages, four for each
-    assert splits(1, 1, 1, 80, 2) == 1
-    assert splits(10**7, 1, 1, 1000, 3) == MOST_SPLITS
-    assert all(splits(n, 1, 2, 80, 2) <= splits(n + PAGE_SIZE, 1, 2, 80, 2) for n in range(1, 40000, PAGE_SIZE))
+    assert splits((2048,), 2, 80, 2) == 79  # 26 pages each: 25.6 would be even
+    assert splits((1024,) * 8, 2, 132, 3) == 24  # 384 blocks in 396 places
+    assert splits((16,), 2, 80, 2) == 8  # two pages each: a round
+    assert splits((64,), 2, 80, 2) == 32
+    assert splits((1,), 1, 80, 2) == splits((2,), 1, 80, 2) == 1
+    assert splits((10**6,), 1, 1000, 3) <= MOST_SPLITS
+    assert all(2 * splits((n,), 2, 80, 2) <= 160 for n in range(1, 3000, 7))
+
+
+def test_splits_even_out_what_does_not_fit_at_a_time() -> None:
+    """256 blocks in 160 places would take as long as 320: shorter ones share the places better."""
+    assert splits((2048,) * 64, 4, 80, 2) > 8
+
+
+def test_a_long_sequence_is_not_held_up_by_short_ones() -> None:
+    """One of 128K among seven of 1K is divided nearly as it would be alone."""
+    alone, among = splits((2048,), 2, 80, 2), splits((2048, *(16,) * 7), 2, 80, 2)
+    assert 0.85 * alone < among <= alone
 
 
 @pytest.mark.parametrize(
@@ -190,58 +195,3 @@ def test_other_sizes_are_refused_by_name(seed: int) -> None:
     paged = random_paged((70,), 1, 64, KVFormat(torch.float32))
     with use_executor("sim"), pytest.raises(KernelArgumentError, match="pages of keys is float32"):
         attention_decode(queries(1, 2), paged.pages, paged.batch([1]))
-
-
-@pytest.fixture(scope="module")
-def shipped() -> list[Row]:
-    ladder = LADDERS["attention_decode"]
-    formats = [each for each in ladder.default_macros if each["K_BITS"] == each["V_BITS"] != 8]
-    return build_all([Wanted(ladder.op, rung, each, ladder.entries) for rung in FAST for each in formats])
-
-
-@compiles
-def test_the_planned_blocks_fit_a_multiprocessor(shipped: list[Row]) -> None:
-    for row in shipped:
-        assert (row.spill_stores, row.spill_loads) == (0, 0), row.name
-        wanted = resident_blocks(row.rung, int(row.macros["HEAD_DIM"]), int(row.macros["QUERIES"]))
-        assert v100_occupancy(row.block_threads, row.registers, row.shared_bytes).blocks >= wanted, row.name
-
-
-@compiles
-@pytest.mark.parametrize("rung", FAST)
-@pytest.mark.parametrize("bits", [BITS["fp16"], BITS["int4"]], ids=str)
-def test_the_largest_slice_does_not_spill(rung: str, bits: tuple[int, int]) -> None:
-    made = macros(256, *bits, 8 if most_queries(rung, bits[0]) == 8 else 6)
-    [row] = build_all([Wanted("attention_decode", rung, made, ("attention_decode",))])
-    assert (row.spill_stores, row.spill_loads) == (0, 0)
-
-
-@compiles
-def test_tensor_cores_have_little_else_to_wait_for() -> None:
-    """One load of a key's 16 bytes meets 2 mma, of four instructions each; in fp16 hardly anything stands between."""
-    mix = main_loop_mix(
-        build_image("attention_decode", "5_tensor_cores", macros(256, 16, 16, 6)).cubins["sm_70"], "attention_decode"
-    )
-    assert mix["HMMA"] == 8 * mix["LDG"]
-    assert sum(mix.values()) - mix["HMMA"] <= 40
-
-
-@compiles
-@pytest.mark.parametrize(("dim", "name"), [(256, "fp16"), (64, "int4")])
-@pytest.mark.parametrize("rung", FAST)
-def test_no_bank_conflicts_before_the_warps_are_added_up(rung: str, dim: int, name: str, seed: int) -> None:
-    paged = pool((70,), name, dim)
-    with use_executor("sim"), recorded_launches() as results:
-        attention_decode(queries(1, 6, dim), paged.pages, paged.batch([1]), rung=rung, split_count=1)
-    [result] = results
-    assert result.ok and result.counters is not None
-    source = result.program.text.splitlines()
-    merging = next(n for n, line in enumerate(source, 1) if line.startswith("__device__ __forceinline__ void merge("))
-    lines = [
-        (line, counts)
-        for (file, line), counts in result.counters.by_line().items()
-        if file.endswith((f"{rung}.cu", "wide_keys.cuh")) and not (file.endswith(".cu") and line >= merging)
-    ]
-    assert sum(counts.shared_load.requests for _, counts in lines) and sum(c.shared_store.requests for _, c in lines)
-    for line, counts in lines:
-        assert counts.shared_load.conflicts == counts.shared_store.conflicts == 0, line

@@ -64,9 +64,10 @@ def test_registers_and_shared_memory(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("rung", TENSOR_RUNGS)
 @pytest.mark.parametrize("dim", [64, 256])
-def test_tensor_instructions_in_the_code_are_those_of_the_arithmetic(rung: str, dim: int) -> None:
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_tensor_instructions_in_the_code_are_those_of_the_arithmetic(bits: int, dim: int, rung: str) -> None:
     """A warp has a quarter of a tile. A pass of an inner loop is half of 64 elements: each loop runs twice."""
-    cubin = build_image("attention_prefill", rung, macros(dim, 16, 16)).cubins["sm_70"]
+    cubin = build_image("attention_prefill", rung, macros(dim, bits, bits)).cubins["sm_70"]
     each = [instruction.name for instruction in decode(cubin, "attention_prefill")].count("HMMA")
     assert each * 2 == 4 * tile_mma(dim) // (THREADS // 32)
     mix = main_loop_mix(cubin, "attention_prefill")
@@ -75,7 +76,7 @@ def test_tensor_instructions_in_the_code_are_those_of_the_arithmetic(rung: str, 
     assert sum(mix.values()) <= mix["HMMA"] + 64
 
 
-@pytest.mark.parametrize("name", ["fp16", "int4"])
+@pytest.mark.parametrize("name", ["fp16", "int8", "int4"])
 def test_tensor_instructions_that_run_are_those_of_the_arithmetic(name: str, seed: int) -> None:
     """66 rows are two tiles, of which the first sees one page, and the second two."""
     for rung in TENSOR_RUNGS:
