@@ -3,6 +3,7 @@
 // loads together may be given to the tensor cores four columns after four: it is known where their sums then are.
 #pragma once
 
+#include "attention_decode/tensor_keys.cuh"
 #include "common/dequant.cuh"
 #include "common/mma.cuh"
 #include "common/paged.cuh"
@@ -16,58 +17,47 @@ constexpr int V_WORDS = V_COLUMNS * V_BITS / 32;
 constexpr int PRODUCTS = HEAD_DIM / 32;           // of 8 rows by 32 columns
 constexpr int V_ROW = HEAD_DIM * V_BITS / 8;      // bytes of a token
 
-// Eight elements of a load, number i, as halves. Bytes are left without their scale.
-template <int BITS, int WORDS>
-__device__ __forceinline__ void unpack_eight(const unsigned (&words)[WORDS], int i, half2 pair, half2 (&out)[4]) {
-  if constexpr (BITS == 16) {
-#pragma unroll
-    for (int c = 0; c < 4; c++) out[c] = *reinterpret_cast<const half2*>(&words[4 * i + c]);
-  } else if constexpr (BITS == 8) {
-    bytes_to_halves(make_uint2(words[2 * i], words[2 * i + 1]), out);
-  } else {
-    dequantize_word<true>(words[i], pair, out);
+// Where the lane's first columns of a tile's values are. Past the last token that one is taken once more: a weight of 0
+// does not help against what is no number.
+struct ValuePart {
+  const char* values;
+  const half2* pairs;  // of 4 bits
+  int first, last;     // tokens of the tile
+
+  __device__ __forceinline__ ValuePart(const Values& all, long long place, int last_token) : last(last_token) {
+    const int lane = threadIdx.x % WARP, column = ((lane >> 2 & 3) * 2 + (lane >> 4)) * V_COLUMNS;
+    first = lane & 3;
+    values = all.at<char>(place, column);
+    if (V_BITS == 4) pairs = reinterpret_cast<const half2*>(all.params) + place * PAIRS + column / PAIR_SPAN;
   }
-}
+};
 
 // The lane's columns of one token of four.
 struct Value {
   unsigned words[V_WORDS];
-  half2 scale;  // of 8 bits: twice the same; of 4 bits: (s, b)
+  half2 pair;  // (s, b) of 4 bits
 
-  // from: of a token, the lane's columns of its first load. place: of the token.
-  __device__ __forceinline__ void load(const char* from, const Values& values, long long place, int columns) {
-    from += columns * V_SPAN * V_BITS / 8;
-    if constexpr (V_WORDS == 4) *reinterpret_cast<uint4*>(words) = __ldg(reinterpret_cast<const uint4*>(from));
-    if constexpr (V_WORDS == 2) *reinterpret_cast<uint2*>(words) = __ldg(reinterpret_cast<const uint2*>(from));
-    if constexpr (V_WORDS == 1) words[0] = __ldg(reinterpret_cast<const unsigned*>(from));
-    if constexpr (V_BITS == 8) scale = __half2half2(values.scale(place));
-    if constexpr (V_BITS == 4) scale = values.pair(place, columns * V_SPAN + first_column());
-  }
-
-  __device__ __forceinline__ static int first_column() {
-    const int lane = threadIdx.x % WARP;
-    return ((lane >> 2 & 3) * 2 + (lane >> 4)) * V_COLUMNS;
-  }
-
+  // Eight of them, number i: bytes without their scale, which is part of the weight.
   __device__ __forceinline__ void unpack(int i, half2 (&out)[4]) const {
-    unpack_eight<V_BITS>(words, i, scale, out);
-    if constexpr (V_BITS == 8) {
-#pragma unroll
-      for (int c = 0; c < 4; c++) out[c] = __hmul2(out[c], scale);
+    if constexpr (V_BITS == 4) {
+      dequantize_word<true>(words[i], pair, out);
+    } else {
+      exact_halves<V_BITS>(words, i, out);
     }
   }
 };
 
-// Four tokens of the tile. Past the last token that one is taken once more: a weight of 0 does not help against what is
-// no number.
+// Four tokens of the tile.
 struct FourValues {
   Value loads[V_LOADS];
 
-  // part: the lane's first columns of the tile's first token.
-  __device__ __forceinline__ void load(const char* part, const Values& values, long long place, int step, int last) {
-    const int token = min(4 * step + static_cast<int>(threadIdx.x & 3), last);
+  __device__ __forceinline__ void load(const ValuePart& part, int step) {
+    const unsigned token = min(part.first + 4 * step, part.last);
 #pragma unroll
-    for (int i = 0; i < V_LOADS; i++) loads[i].load(part + token * V_ROW, values, place + token, i);
+    for (int i = 0; i < V_LOADS; i++) {
+      load_words(part.values + token * V_ROW + i * (V_SPAN * V_BITS / 8), loads[i].words);
+      if constexpr (V_BITS == 4) loads[i].pair = __ldg(part.pairs + token * PAIRS + i * (V_SPAN / PAIR_SPAN));
+    }
   }
 
   __device__ __forceinline__ void multiply(float (&acc)[PRODUCTS][8], unsigned a0, unsigned a1) const {
@@ -85,7 +75,7 @@ struct FourValues {
   }
 };
 
-// The column of accumulator i of a product, as Value::load has it.
+// The column of accumulator i of a product, as ValuePart has it.
 __device__ __forceinline__ int value_column(int lane, int product, int i) {
   const int load = product / (V_COLUMNS / 4), within = product % (V_COLUMNS / 4);
   return load * V_SPAN + ((lane >> 2 & 3) * 2 + (i >> 2)) * V_COLUMNS + 4 * within + (lane & 2) + (i & 1);

@@ -90,23 +90,20 @@ struct Softmax {
   // exponents: of the lane's token, which the queries see that see more than ``token``. Returns its weights, as halves.
   // before, now: by what earlier sums and those of the tile count. Those of INT8 values contain the token's scale, and
   // are measured by the largest product of both: what a small scale leaves of a weight is small beside the result, too.
-  __device__ __forceinline__ uint4 weigh(float (&exponents)[QUERIES], const int* seen, int token, float v_scale,
+  __device__ __forceinline__ uint4 weigh(const float (&exponents)[QUERIES], const int* seen, int token, float v_scale,
                                          float (&before)[QUERIES], float (&now)[QUERIES]) {
     half weights[8] = {};
-    const float more = V_BITS == 8 ? log2f(v_scale) : 0.0f;
-    const float share = V_BITS == 8 ? __fdividef(1.0f, v_scale) : 1.0f;  // scales are 2^-17 or more
+    const float more = V_BITS == 8 ? log2f(v_scale) : 0.0f;  // scales are 2^-17 or more
 #pragma unroll
     for (int j = 0; j < QUERIES; j++) {
       const bool sees = token < seen[j];
-      exponents[j] += more;
-      const float reference = warp_max(sees ? exponents[j] : LOWEST) + HEADROOM;
+      const float reference = warp_max(sees ? exponents[j] + more : LOWEST) + HEADROOM;
       const float p = sees ? exp2f(exponents[j] - reference) : 0.0f;
       const float most = fmaxf(largest[j], reference);
       before[j] = exp2f(largest[j] - most), now[j] = exp2f(reference - most);
       largest[j] = most;
-      weights[j] = __float2half_rn(p);
-      const float counted = V_BITS == 8 ? (sees ? p * share : 0.0f) : __half2float(weights[j]);
-      sum[j] = fmaf(counted, now[j], sum[j] * before[j]);
+      weights[j] = __float2half_rn(V_BITS == 8 ? p * v_scale : p);
+      sum[j] = fmaf(V_BITS == 8 ? p : __half2float(weights[j]), now[j], sum[j] * before[j]);
     }
     return *reinterpret_cast<const uint4*>(weights);
   }
