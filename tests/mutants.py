@@ -65,6 +65,7 @@ GEMV_UP = (
 )
 GEMV_BIAS_3 = "if (SCALE_BIAS) sums[m] = fmaf(__high2float(pair), sum_x[m], sums[m]);"
 GEMV_BIAS_4 = "if (SCALE_BIAS) sums[t][m] = fmaf(__high2float(now.pairs[t]), sum_x[m], sums[t][m]);"
+GEMV_SUM_5 = "if (lane % (GROUP_CHUNKS * 8) == 0) shared.sums[lane / (GROUP_CHUNKS * 8)][m] = sum * (1.0f / OF_GROUP);"
 WIDE_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(softmax.largest[j], sum);"
 PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
 INT8_SCALE = "if (K_BITS == 8 && part == 0) params[i] = __half2half2(keys.scale(token));"
@@ -82,9 +83,12 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("awq_gemv/3_magic_halves.cu", GEMV_BIAS_3): NO_SUM,
     ("awq_gemv/3_magic_halves.cu", GEMV_UP): "nobody reads up then: the compiler drops what would load for it",
     ("awq_gemv/4_split_k.cu", GEMV_BIAS_4): NO_SUM,
-    ("awq_gemv/5_integer_dot.cu", "if (i % RUN == 0) {"): "the same pair of the same group is then loaded again",
-    ("awq_gemv/5_integer_dot.cu", "if (lane % 8 == 0) chunk.sums[m] = sum;"): ALL_THE_SAME,
-    ("awq_gemv/5_integer_dot.cu", "if (lane == 0) shared.units[m] = unit;"): ALL_THE_SAME,
+    (
+        "awq_gemv/ahead.cuh",
+        "if (i % RUN == 0) load_pair(at, i / RUN, there, ahead);",
+    ): "the same pair of the same group is then loaded again",
+    ("awq_gemv/bytes_of_x.cuh", GEMV_SUM_5): ALL_THE_SAME,
+    ("awq_gemv/bytes_of_x.cuh", "if (lane == 0) {"): ALL_THE_SAME,
     ("attention_decode/4_wide.cu", WIDE_MERGE): ALL_THE_SAME,
     ("attention_decode/packed.cuh", PACKED_MERGE): ALL_THE_SAME,
     ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,

@@ -69,9 +69,9 @@ def _targets(bench: dict[str, Any]) -> list[str]:
     lines += [f"- Below the wanted share: {_named(missed)}.", f"- Behind torch's kernel: {_named(behind)}."]
     return [
         *lines,
-        "  8192x5120 at 4 ran with one block along K in this run; it now has four again, with which it reached 1,227",
-        "  GB/s against 1,163 of torch's kernel in an earlier run of the same day.",
-        "- At four rows the last rung is bound by arithmetic: 5.3 instructions a weight and lane, 3.0 of them `dp4a`.",
+        "- At four rows the last rung is bound by arithmetic: 4.6 instructions a weight and lane, 2.0 of them `dp4a`;",
+        "  for 128 inputs among which a row has outliers, which take three bytes of x, 5.8 and 3.0 (`sm_70` code,",
+        "  groups of 128). The x of this table is normal: two bytes.",
         "  A V100 takes the tensor-core rung there (`labkit doctor` says which rule holds).",
         "",
     ]
@@ -102,6 +102,15 @@ def _negative() -> list[str]:
         "- Loads of the next batch in registers of their own (the loop unrolled twice): equal at one row, 16 % slower",
         "  at four.",
         "- Rolled inner loops, to spare the instruction cache: slower; stalls for instructions were below 3 %.",
+        "",
+        "Later, on an H200 with a copy at 4,233 GB/s, variants of the last rung at four rows of normal x:",
+        "",
+        "- Three bytes of every x, four warps a block: at best 1,698 GB/s at 34816x5120, against 1,936 with two.",
+        "- Four stretches of 32 outputs for a warp in place of two: 2,138 GB/s there, but 1,071 at 8192x5120, where",
+        "  the kernel as it is reached 1,740.",
+        "- Shares of K that begin with columns: 1,761 at 34816x5120, against 1,948 with one equal share for each",
+        "  multiprocessor; at 8192x5120 it is 1,740 against 1,342. So the op takes whichever suits the shape",
+        "  (`blocks_of_last_rung`).",
         "",
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +11,8 @@ from torch import Tensor
 
 import labkit.sim
 from labkit.device import Kernel
-from labkit.device.main_loop import main_loop_mix
+from labkit.device import main_loop as loops
+from labkit.device.machine_code import Instruction, decode
 from labkit.errors import KernelArgumentError
 from labkit.lab.changed_rung import changed_rung
 from labkit.lab.int4_run import FORM, Int4Run, random_int4_operands
@@ -21,6 +24,7 @@ from labkit.sim.trace import Access, Trace
 GROUP, LANES = 128, 32
 CHANGEABLE = RUNGS[:3]  # the others share K among warps and blocks
 WORD, BATCH = 8, 128  # weights of a lane in one pass of the main loop: of the first rung, and of the others
+DOT = "IDP"  # the machine code of dp4a
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,32 @@ def run_changed(rung: str, old: str, new: str, x: Tensor, weight: PackedInt4) ->
     return GemvRun(rung, x, weight, y, result)
 
 
-def main_loop(rung: str) -> tuple[dict[str, int], int]:
+def main_loop(rung: str, rows: int = 1, *, third_byte: bool = False) -> tuple[dict[str, int], int]:
     """(instruction of a V100's machine code -> times in one pass of the main loop, weights of a lane in such a pass).
 
-    For one row of x. What lies around the loop is not in it. Raises KernelBuildError.
+    For x of up to ``rows`` rows. What lies around the loop is not in it. The last rung's pass takes one of two ways:
+    two bytes of x, or ``third_byte``. Raises KernelBuildError.
     """
-    kernel = Kernel("awq_gemv", rung, "awq_gemv", macros(GROUP, FORM, 1))
-    return main_loop_mix(kernel.image.cubins["sm_70"], kernel.entry), WORD if rung == RUNGS[0] else BATCH
+    kernel = Kernel("awq_gemv", rung, "awq_gemv", macros(GROUP, FORM, rows))
+    loop = loops.main_loop(decode(kernel.image.cubins["sm_70"], kernel.entry))
+    if rung == RUNGS[-1]:
+        loop = sorted(_two_ways(loop), key=lambda way: sum(each.name == DOT for each in way))[third_byte]
+    weights = WORD if rung == RUNGS[0] else BATCH * (2 if rung == RUNGS[-1] and rows > 1 else 1)
+    return dict(Counter(each.name for each in loop).most_common()), weights
+
+
+def _two_ways(loop: Sequence[Instruction]) -> tuple[list[Instruction], list[Instruction]]:
+    """A loop without the first, and without the second, of the two branches of its ``if`` with the most products.
+
+    Where a branch goes forward to a place before which another branch goes further still, one branch of an ``if`` lies
+    between the first and that place, the other from there to where the second goes.
+    """
+    places = {each.address: place for place, each in enumerate(loop)}
+    found = []
+    for place, each in enumerate(loop):
+        other = places.get(each.target, 0) if each.target is not None else 0
+        join = places.get(loop[other - 1].target or 0, 0)
+        if place < other - 1 and other < join:
+            found.append((place + 1, other, join))
+    first, other, join = max(found, key=lambda span: sum(each.name == DOT for each in loop[span[0] : span[2]]))
+    return [*loop[:first], *loop[other:]], [*loop[:other], *loop[join:]]

@@ -28,11 +28,12 @@ from labkit.quant.pack import TILE, PackedInt4, unpack
 __all__ = ["MOST_ROWS", "RUNGS", "awq_gemv", "macros", "reference"]
 
 RUNGS = ["1_naive", "2_wide_loads", "3_magic_halves", "4_split_k", "5_integer_dot"]
-STEP = {"4_split_k": 0, "5_integer_dot": 128}  # inputs that a warp of a rung with split K takes at a time; 0: a group
+BATCH = 128  # inputs that the last rung takes at a time
 V100_PROCESSORS = 80
 FULL = 16  # warps that keep a multiprocessor's share of the memory busy
 FEWEST_STEPS = 2  # of a warp: with fewer, adding up the shares of K costs more than they save
 EVEN = 0.9  # of the multiprocessors busy in the last round of blocks: then nothing is gained by smaller ones
+NEARLY_EVEN = 0.84  # the same for shares that need not begin with columns
 
 
 def awq_gemv(
@@ -67,7 +68,8 @@ def reference(x: Tensor, weight: PackedInt4, *, residual: Tensor | None = None, 
 def macros(group_size: int, form: Form, rows: int) -> dict[str, int]:
     """How the kernels are compiled for weights of a group size and form, and for x of up to ``rows`` rows."""
     size = row_class(rows)
-    return {"GROUP": group_size, "SCALE_BIAS": int(form == "scale_bias"), "ROWS": size, "WARPS": 8 if size == 1 else 4}
+    warps = 8 if size in (1, 4) else 4
+    return {"GROUP": group_size, "SCALE_BIAS": int(form == "scale_bias"), "ROWS": size, "WARPS": warps}
 
 
 @cache
@@ -82,22 +84,28 @@ def _launch(rung: str, given: Operands, weight: PackedInt4, silu_mul: bool) -> N
     entry = "awq_gemv_silu_mul" if silu_mul else "awq_gemv"
     kernel, warps = _kernel(rung, entry, weight.group_size, weight.form, size)
     columns, outputs_of_column = _columns(rung, width, size, silu_mul)
-    partials: Out | None = None
+    device, steps = given.x.device, inputs // weight.group_size
+    grid: tuple[int, int] | int
+    partials: Tensor | Out | None = None
     arrivals: Tensor | None = None
-    if rung in STEP:
-        splits = shares_of_k(columns, inputs // (STEP[rung] or weight.group_size), warps, given.x.device)
-        grid = columns, splits
-        if splits > 1:
-            partials = Out(torch.empty(columns * splits * size * outputs_of_column, device=given.x.device))
-            arrivals = arrival_counters(given.x.device, columns)
+    if rung == RUNGS[-1]:
+        grid = blocks_of_last_rung(columns, -(-inputs // BATCH), size, warps, device)
+        if grid != columns:  # two places for each block, which may fill but one: no Out
+            partials = torch.empty(2 * grid * size * outputs_of_column, device=device)
+            arrivals = arrival_counters(device, columns)
+    elif rung == RUNGS[-2]:
+        grid = columns, shares_of_k(columns, steps, warps, device)
+        if grid[1] > 1:
+            partials = Out(torch.empty(columns * grid[1] * size * outputs_of_column, device=device))
+            arrivals = arrival_counters(device, columns)
     else:
         grid = -(-columns // warps), rows if rung == RUNGS[0] else 1
     tensors = [given.x, weight.data, given.residual, Out(given.y), partials, arrivals]
-    kernel.launch(grid, warps * WARP, [*tensors, rows, outputs, inputs // weight.group_size])
+    kernel.launch(grid, warps * WARP, [*tensors, rows, outputs, steps])
 
 
 def _columns(rung: str, width: int, size: int, silu_mul: bool) -> tuple[int, int]:
-    """Columns of the grid (tiles, where warps have one each), and how many of the weight's outputs each holds.
+    """Columns of the weight (tiles, where warps have one each), and how many of its outputs each holds.
 
     Those of the last rung are LANES times PARTS of its source.
     """
@@ -107,17 +115,42 @@ def _columns(rung: str, width: int, size: int, silu_mul: bool) -> tuple[int, int
     return -(-width // TILE), 2 * TILE if silu_mul else TILE
 
 
+def blocks_of_last_rung(columns: int, batches: int, size: int, warps: int, device: torch.device) -> int:
+    """Blocks among which the last rung divides all ``batches`` of its ``columns`` evenly: at most one for each batch.
+
+    So many that shares begin with columns. But for a class of four rows, which computes as long as it reads, one for
+    each multiprocessor, unless every column is one block's and these keep the multiprocessors busy nearly evenly, or
+    the warps would have little to do. (Found by trying, on an H200.) The kernel multiplies the number of blocks by that
+    of all batches in 32 bits.
+    """
+    every, processors, shares = columns * batches, _processors_of(device), shares_of_k(columns, batches, warps, device)
+    blocks = columns * shares
+    little = every < FEWEST_STEPS * warps * processors
+    if size == 4 and not (shares == 1 and (little or _busy(columns, processors) >= NEARLY_EVEN)):
+        blocks = min(processors, every)
+    return min(blocks, (2**32 - 1) // every)
+
+
 def shares_of_k(columns: int, steps: int, warps: int, device: torch.device) -> int:
     """Blocks that share K: so many that every multiprocessor has FULL warps, and each warp FEWEST_STEPS steps.
 
     Two shares are not worth it where the columns alone keep the multiprocessors evenly busy. (Found by trying, on an
     H200.)
     """
-    processors = _processors(device.index or 0) if device.type == "cuda" else V100_PROCESSORS
+    processors = _processors_of(device)
     wanted = round(FULL * processors / (columns * warps))
-    if wanted <= 2 and columns / (-(-columns // processors) * processors) >= EVEN:
+    if wanted <= 2 and _busy(columns, processors) >= EVEN:
         return 1
     return max(1, min(wanted, steps // (FEWEST_STEPS * warps)))
+
+
+def _busy(blocks: int, processors: int) -> float:
+    """Share of the multiprocessors that have a block, on average over all rounds: lower the emptier the last one is."""
+    return blocks / (-(-blocks // processors) * processors)
+
+
+def _processors_of(device: torch.device) -> int:
+    return _processors(device.index or 0) if device.type == "cuda" else V100_PROCESSORS
 
 
 @cache

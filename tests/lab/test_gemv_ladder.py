@@ -61,9 +61,16 @@ def test_machine_code_of_the_main_loops() -> None:
         per_weight[rung] = {name: times / count for name, times in mix.items()}
     assert per_weight["1_naive"]["I2F"] == per_weight["2_wide_loads"]["I2F"] == 1.0
     assert "I2F" not in per_weight["3_magic_halves"] and "I2F" not in per_weight["4_split_k"]
-    assert per_weight["5_integer_dot"]["IDP"] == 0.75
+    assert per_weight["5_integer_dot"]["IDP"] == 0.5
     totals = {rung: sum(mix.values()) for rung, mix in per_weight.items()}
     assert totals["5_integer_dot"] < 3 < totals["3_magic_halves"] < 5 < totals["2_wide_loads"] < 9.2
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_the_last_rung_has_a_way_for_two_bytes_of_x_and_one_for_three(rows: int) -> None:
+    (two, count), (three, same) = (main_loop(RUNGS[-1], rows, third_byte=third) for third in (False, True))
+    assert count == same and two["IDP"] == 2 * rows * count // 4 and three["IDP"] == 3 * rows * count // 4
+    assert 0 < two["LDS"] < three["LDS"] and two["STS"] == three["STS"] > 0 and two["LDG"] == three["LDG"] > 0
 
 
 def test_sums_in_halves_overflow_where_an_outlier_meets_a_weight() -> None:
