@@ -5,7 +5,7 @@ see counted. The threshold of context is set aside: they attend sparsely whereve
 errors are measured; the cost is a count of multiplications and additions:
 
     dense      4 x 64 n D for a tile and head: q k and p v over n tokens of context
-    estimate   2 x 8 n D for the sampled rows, 2 x 64 (n / 8) D for the sampled keys; the sampling itself, 48 n D for
+    estimate   2 x 8 n D for the sampled rows, 2 x 64 (n / 8) D for the sampled keys; the sampling itself, 20 n D for
                each KV head, is shared by its query heads and by the tiles of a chunk (here of 4,096 tokens)
     kept       dense x the kept share
 
@@ -104,7 +104,7 @@ def estimate_cost() -> float:
     """Operations of the estimate as a share of dense attention's."""
     dense = 4 * QUERY_TILE
     scores = 2 * SAMPLED_ROWS + 2 * QUERY_TILE * SAMPLED_KEYS / PAGE_SIZE
-    sampling = 2 * 3 * SAMPLED_KEYS / (HEADS * CHUNK_TILES)  # once to choose the keys, once to find the nearest
+    sampling = (4 + 2 * SAMPLED_KEYS) / (HEADS * CHUNK_TILES)  # lengths less the mean, and a product with each sample
     return (scores + sampling) / dense
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from labkit.engine.llm import LLM
 from labkit.engine.pages import pages_for
 from labkit.errors import ConfigError
+from labkit.ops.layout import QUERY_TILE
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ def tokens_per_answer(llm: LLM, context: int, batch: int, decode_tokens: int) ->
     config, prompt_tokens = llm.engine.config, batch * context
     waits = batch > 1 and prompt_tokens > config.prefill_tokens  # a single sequence has no other to wait for
     early = -(-prompt_tokens // config.mixed_prefill_tokens) if waits else 0
+    if waits and config.sparse and context >= config.sparse.threshold:  # cut between tiles: at most this many steps
+        early = batch * -(-context // (config.mixed_prefill_tokens // QUERY_TILE * QUERY_TILE))
     return 1 + early + decode_tokens
 
 

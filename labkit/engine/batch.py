@@ -11,12 +11,14 @@ from labkit.engine.sequence import Sequence
 class Chunk:
     """The tokens ``[start, start + length)`` of one sequence, computed in one step.
 
+    sparse: its tokens belong to a prompt that prefills sparsely; they are whole tiles of it, or reach to its end.
     samples: its last row yields a token. Fixed here, because the sequence has grown once the step is done.
     """
 
     seq: Sequence
     start: int
     length: int
+    sparse: bool = False
     samples: bool = field(init=False)
 
     def __post_init__(self) -> None:

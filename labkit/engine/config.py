@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from labkit.engine.placement import EXECUTORS, KERNEL_DTYPES, KERNEL_EXECUTORS, Placement, place_engine
+from labkit.engine.scheduler_config import check_budgets
 from labkit.errors import ConfigError
 from labkit.model.leftovers import CHOICES as QUANTIZE_LEFTOVERS
 from labkit.ops.sparse_settings import SparseSettings
@@ -39,10 +40,9 @@ class EngineConfig:
         while it is loaded; "none" leaves them. `labkit eval perplexity --quantize-leftovers` measures the cost.
     sparse_prefill: prefill attends to a choice of pages where the context has sparse_threshold tokens or more (8,192);
         decoding always to all. It changes the keys and values that are stored, so it is the engine's setting, not a
-        request's, and must be part of the key by which a prefix cache finds pages. A sequence that was preempted is
-        prefilled again, what it had generated too, and may go on with other tokens. Tiles of 64 rows begin where a
-        chunk begins, and a chunk of one row attends to everything: what a prompt keeps depends on how it was cut, and
-        so on what else the step had to do.
+        request's, and must be part of the key by which a prefix cache finds pages. What a prompt keeps depends on the
+        prompt alone: its tiles of 64 rows lie at its multiples of 64 and it is cut there only, so both budgets must
+        hold a tile; what was generated attends to everything, also when it is recomputed after a preemption.
     sparse_mass, sparse_sink, sparse_recent, sparse_threshold: see ``SparseSettings``; None: its own. They need
         sparse_prefill. `labkit bench sparse` shows what they cost and keep.
     """
@@ -90,7 +90,8 @@ class EngineConfig:
         if given and not self.sparse_prefill:
             message = f"{' and '.join(given)} without sparse_prefill."
             raise ConfigError(message, cure="Add sparse_prefill (--sparse-prefill), or leave them out.")
-        _ = self.sparse  # which looks at the values
+        if self.sparse:  # which looks at the values
+            check_budgets(self.prefill_tokens, self.mixed_prefill_tokens)
 
     def _sparse_given(self) -> dict[str, Any]:
         """The settings of sparse prefill that were given, by their names there."""

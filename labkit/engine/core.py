@@ -70,6 +70,7 @@ class Engine:
                 max_seq_len=self.max_seq_len,
                 prefill_tokens=config.prefill_tokens,
                 mixed_prefill_tokens=config.mixed_prefill_tokens,
+                sparse_threshold=config.sparse.threshold if config.sparse else None,
             )
         )
         self.requests: dict[int, Request] = {}

@@ -76,8 +76,10 @@ class Runner:
             return self._run(batch, every_row_of)
 
     def _run(self, batch: Batch, every_row_of: Container[int]) -> StepLogits:
-        chunks = sorted(batch.chunks, key=lambda chunk: chunk.length > 1)  # single tokens go together, in front
-        forward = ForwardBatch([_sequence_chunk(chunk) for chunk in chunks], self.device, self.sparse)
+        pairs = [(chunk, _sequence_chunk(chunk)) for chunk in batch.chunks]
+        pairs.sort(key=lambda pair: not pair[1].decodes)  # single tokens go together, in front
+        chunks = [chunk for chunk, _ in pairs]
+        forward = ForwardBatch([made for _, made in pairs], self.device, self.sparse)
         hidden = self.model(forward, self.cache)
         sampled = [chunk for chunk in chunks if chunk.samples]
         logits = self._logits(hidden[forward.sampled_rows]) if sampled else torch.empty(0)
@@ -124,4 +126,5 @@ def _sequence_chunk(chunk: Chunk) -> SequenceChunk:
     seq = chunk.seq
     assert seq.slot is not None
     tokens = seq.token_ids(chunk.start, chunk.start + chunk.length)
-    return SequenceChunk(tokens, chunk.start, [page + 1 for page in seq.pages], seq.slot, chunk.samples)
+    pages = [page + 1 for page in seq.pages]
+    return SequenceChunk(tokens, chunk.start, pages, seq.slot, chunk.samples, chunk.sparse)

@@ -1,8 +1,8 @@
 """From logits to tokens: one token per row, reproducible whatever stands in the other rows.
 
 Rows without any wish (greedy, unshaped) share one argmax on the logits' device, and of the logits themselves nothing
-leaves it. Every other row is shaped and drawn on its own, in float64 on the host, so that no neighbour can change a bit
-of it; from a GPU they come over in one copy.
+leaves it; without such a row it is not taken. Every other row is shaped and drawn on its own, in float64 on the host,
+so that no neighbour can change a bit of it; from a GPU they come over in one copy.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest], *, num_valid: int)
     Returns R results. A row with a NaN or an infinity gives a RequestError; the others are unharmed.
     """
     rows = logits[:, :num_valid]
-    best = _best_of_finite_rows(rows)
-    host = rows if all(map(_is_plain, requests)) else rows.detach().cpu()
+    plain = [_is_plain(request) for request in requests]
+    best = _best_of_finite_rows(rows, any(plain))
+    host = rows if all(plain) else rows.detach().cpu()
     return [
         _sample_row(host[r], request, best[r]) if best[r] >= 0 else _non_finite(request)
         for r, request in enumerate(requests)
@@ -109,11 +110,12 @@ def _is_plain(request: SampleRequest) -> bool:
     return params.greedy and params.logprobs is None and not shaped and not masked
 
 
-def _best_of_finite_rows(rows: Tensor) -> list[int]:
-    """The place of each row's largest entry, -1 for a row that is not finite; a GPU is waited for once."""
+def _best_of_finite_rows(rows: Tensor, wanted: bool) -> list[int]:
+    """The place of each row's largest entry, 0 unless wanted; -1 for a row that is not finite. Waits for a GPU once."""
     # Minimum and maximum come in one pass and carry any NaN or infinity with them.
     low, high = torch.aminmax(rows, dim=-1)
-    return torch.where(low.isfinite() & high.isfinite(), rows.argmax(dim=-1), -1).tolist()
+    finite = low.isfinite() & high.isfinite()
+    return torch.where(finite, rows.argmax(dim=-1) if wanted else 0, -1).tolist()
 
 
 def _non_finite(request: SampleRequest) -> RequestError:

@@ -6,6 +6,9 @@ is recomputed later (its tokens are kept, so recomputing costs time and changes 
 
 Why every sequence finishes: ``add`` refuses what does not fit into the whole pool by itself, the oldest running
 sequence is never preempted for a younger one, and nobody overtakes in the queue.
+
+Sparse prefill chooses pages for tiles of 64 rows. A long prompt is cut between these only, so that budgets, neighbours
+and preemption do not change what it keeps. Recomputed output begins a chunk of its own: it attends to everything.
 """
 
 from __future__ import annotations
@@ -119,25 +122,38 @@ class Scheduler:
     def _schedule_prefills(self, budget: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         for seq in [seq for seq in self.running if not seq.decoding]:
-            budget -= self._add_prefill(seq, budget, chunks)
-        while budget and self.waiting and self._can_admit(seq := self.pick_next()):
+            budget = self._add_prefill(seq, budget, chunks)
+        while budget and self.waiting and self._can_admit(seq := self.pick_next(), budget):
             self._admit(seq)
-            budget -= self._add_prefill(seq, budget, chunks)
+            budget = self._add_prefill(seq, budget, chunks)
         return sorted(chunks, key=lambda chunk: chunk.seq.arrival)
 
     def _add_prefill(self, seq: Sequence, budget: int, chunks: list[Chunk]) -> int:
-        length = min(seq.num_uncomputed, budget)
-        if length:
-            chunks.append(Chunk(seq, seq.num_computed, length))
-        return length
+        """Returns the budget for those behind: none where this one was cut, so that only one ever is half done."""
+        end = self._reach(seq, budget)  # the half done one is first, and its whole budget holds a tile
+        chunks.append(Chunk(seq, seq.num_computed, end - seq.num_computed, self._is_sparse(seq)))
+        return budget - chunks[-1].length if end == len(seq) else 0
+
+    def _reach(self, seq: Sequence, budget: int) -> int:
+        """Where a chunk of at most ``budget`` tokens ends. In a sparse prompt that is between two tiles or its end."""
+        end, prompt = seq.num_computed + min(seq.num_uncomputed, budget), len(seq.prompt_ids)
+        if not self._is_sparse(seq):
+            return end
+        return prompt if end >= prompt else end - end % self.config.tile_size
+
+    def _is_sparse(self, seq: Sequence) -> bool:
+        """Whether its next token is one of a prompt that prefills sparsely."""
+        threshold, prompt = self.config.sparse_threshold, len(seq.prompt_ids)
+        return threshold is not None and threshold <= prompt and seq.num_computed < prompt
 
     def pick_next(self) -> Sequence:
         """The waiting sequence to admit next: the oldest. If it does not fit, nobody is admitted."""
         return self.waiting[0]
 
-    def _can_admit(self, seq: Sequence) -> bool:
-        """Room for all its tokens and the one it samples: otherwise it would be thrown out again at once."""
-        return self.slots.num_free > 0 and self._pages_for(len(seq) + 1) <= self.pages.num_free
+    def _can_admit(self, seq: Sequence, budget: int) -> bool:
+        """Room for all its tokens and the one it samples, or it would be thrown out at once; and budget for a chunk."""
+        fits = self.slots.num_free > 0 and self._pages_for(len(seq) + 1) <= self.pages.num_free
+        return fits and self._reach(seq, budget) > seq.num_computed
 
     def _admit(self, seq: Sequence) -> None:
         self.waiting.remove(seq)

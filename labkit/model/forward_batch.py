@@ -26,7 +26,8 @@ from labkit.ops.sparse_settings import SparseSettings
 class SequenceChunk:
     """Tokens [start, start + length) of one sequence, its page table (plain integers) and its state slot.
 
-    samples: whether somebody wants the logits behind its last token.
+    samples: whether somebody wants the logits behind its last token. sparse: whether attention may leave pages out for
+    it, if the batch does so at all.
     """
 
     token_ids: list[int]
@@ -34,6 +35,12 @@ class SequenceChunk:
     pages: list[int]
     slot: int
     samples: bool = False
+    sparse: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is handled as a decode: a single token, unless it is the last tile of a sparse prompt."""
+        return len(self.token_ids) == 1 and not self.sparse
 
     @property
     def length(self) -> int:
@@ -46,7 +53,7 @@ class SequenceChunk:
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """One chunk of several tokens: its rows in the batch, its first position and its state slot."""
+    """One chunk that is no decode: its rows in the batch, its first position and its state slot."""
 
     rows: slice
     start: int
@@ -54,20 +61,21 @@ class PrefillChunk:
 
 
 class ForwardBatch:
-    """The tensors of one step, made from chunks; those of one token must come first.
+    """The tensors of one step, made from chunks; those that ``decodes`` must come first.
 
     token_ids, positions: int64 [T]; kv_slots: where K and V of the T tokens are stored;
-    num_decodes: leading chunks of one token; prefills: the others; decode_slots: int64 [num_decodes], state slots;
+    num_decodes: how many of the chunks decode; prefills: the others; decode_slots: int64 [num_decodes], state slots;
     fresh_slots: int64, the slots of sequences that begin in this step; sampled_rows: int64, the last rows of the
     chunks that sample, in their order; last_rows: those of all chunks, as plain numbers; sparse: what prefill attention
-    may leave out, None: nothing.
+    may leave out, None: nothing; sparse_prefills: which of the prefills it may leave it out for.
     """
 
     def __init__(
         self, chunks: list[SequenceChunk], device: torch.device | str = "cpu", sparse: SparseSettings | None = None
     ) -> None:
         self.chunks, self.sparse = chunks, sparse
-        self.num_decodes = next((i for i, c in enumerate(chunks) if c.length > 1), len(chunks))
+        self.num_decodes = next((i for i, c in enumerate(chunks) if not c.decodes), len(chunks))
+        self.sparse_prefills = [c.sparse for c in chunks[self.num_decodes :]]
         self.last_rows = [end - 1 for end in accumulate(c.length for c in chunks)]
         self.prefills = list(self._prefills())
         positions = torch.cat([torch.arange(c.start, c.end) for c in chunks])
@@ -87,7 +95,7 @@ class ForwardBatch:
 
     @property
     def prefilling(self) -> PagedBatch:
-        """The pages of the longer chunks; only where there are any."""
+        """The pages of the prefills; only where there are any."""
         assert self._prefilling is not None
         return self._prefilling
 

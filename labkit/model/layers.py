@@ -114,7 +114,9 @@ def paged_attention(q: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor
 
 
 def _prefill(q: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor | None) -> Tensor:
-    """Attention of the longer chunks: to every page, or to those that sparse prefill keeps."""
-    paged, sparse = batch.prefilling, batch.sparse
-    kept = choose_pages(q, pages, paged, sparse) if sparse is not None and applies(paged, sparse) else None
+    """Attention of the prefills: to every page, or to those that sparse prefill keeps."""
+    paged, sparse, which = batch.prefilling, batch.sparse, batch.sparse_prefills
+    kept = None
+    if sparse is not None and applies(paged, sparse, which):
+        kept = choose_pages(q, pages, paged, sparse, which=which)
     return attention_prefill(q, pages, paged, gate=gate, kept=kept)

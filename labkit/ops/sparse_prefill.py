@@ -30,13 +30,14 @@ of 881, all of the second kind: neither the row nor the key was unlike its neigh
 The average over rows instead of the maximum lost a third to more than half of the first kind even with exact scores of
 all 64 rows.
 
-A tile consists of the rows that are computed together: 64 rows from the start of a chunk on. Which pages it keeps
-depends on these rows and on the stored keys alone, so two ways to cut a prompt into chunks at multiples of 64 keep the
-same pages; other cuts make other tiles, whose choice may differ. (A chunk of a single row goes to decode attention in
-the engine, which reads every page.)
+A tile consists of rows that are computed together: 64 rows from the start of a chunk on. Which pages it keeps depends
+on these rows and on the stored keys alone. The engine cuts a prompt at multiples of 64 and at its end, nowhere else,
+and leaves pages out for no other rows: however it is cut, its tiles are the same, and so is what they keep.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -54,24 +55,34 @@ SAMPLED_ROWS = 8
 TILES_AT_A_TIME = 8  # bounds the memory of scores: 200 MB for 12 heads at 64K tokens
 
 
-def applies(batch: PagedBatch, settings: SparseSettings) -> bool:
-    """Whether any tile of the batch has so much context that it attends sparsely."""
-    return settings.mass < 1 and batch.longest >= settings.threshold
+def applies(batch: PagedBatch, settings: SparseSettings, which: Sequence[bool] | None = None) -> bool:
+    """Whether any tile has so much context that it attends sparsely; which: sequences that may, all unless given."""
+    lengths = [length for _, _, length in batch.spans]
+    return settings.mass < 1 and any(
+        may and length >= settings.threshold for may, length in zip(which or _all(batch), lengths, strict=True)
+    )
 
 
 def choose_pages(
-    q: Tensor, pages: KVPages, batch: PagedBatch, settings: SparseSettings, scale: float | None = None
+    q: Tensor,
+    pages: KVPages,
+    batch: PagedBatch,
+    settings: SparseSettings,
+    scale: float | None = None,
+    which: Sequence[bool] | None = None,
 ) -> KeptPages:
     """q: [T, heads, D], rotated where the pages rotate; K of these rows is in the pages already.
 
+    which: the sequences of the batch for which pages may be left out, all unless given; the others keep every page.
     The scores are those of ``page_scores``, which has kernels; what is made of them is made in torch, on the device.
     Nothing is random. Raises KernelArgumentError as attention does.
     """
     check_attention("sparse_prefill", q, pages, batch, None, None)
-    if not applies(batch, settings):
+    which = which or _all(batch)
+    if not applies(batch, settings, which):
         return KeptPages.all_of(batch, q.shape[1])
     factor = pages.head_dim**-0.5 if scale is None else scale
-    chooser = _Chooser(q, pages, batch, settings, factor)
+    chooser = _Chooser(q, pages, batch, settings, factor, which)
     keep = torch.cat([chooser.keep(tiles) for tiles in torch.arange(batch.tiles).split(TILES_AT_A_TIME)])
     order = keep.logical_not().to(torch.int8).argsort(dim=-1, stable=True)
     return KeptPages(order.to(torch.int32), keep.sum(-1, dtype=torch.int32))
@@ -80,11 +91,19 @@ def choose_pages(
 class _Chooser:
     """What all tiles of a step share."""
 
-    def __init__(self, q: Tensor, pages: KVPages, batch: PagedBatch, settings: SparseSettings, scale: float) -> None:
+    def __init__(
+        self,
+        q: Tensor,
+        pages: KVPages,
+        batch: PagedBatch,
+        settings: SparseSettings,
+        scale: float,
+        which: Sequence[bool],
+    ) -> None:
         self.q, self.pages, self.batch, self.settings, self.scale = q, pages, batch, settings, scale
         self.bounds = tile_pages(batch)
         self.sequences, self.first_rows, self.ends = _tiles(batch)
-        dense = [end < settings.threshold for end in self.ends]
+        dense = [end < settings.threshold or not which[s] for s, end in zip(self.sequences, self.ends, strict=True)]
         self.asked = [0 if is_dense else own for (own, _), is_dense in zip(self.bounds, dense, strict=True)]
         self.samples: KeySamples = sample_keys(pages.k, batch.table, self._full_pages())
 
@@ -164,6 +183,10 @@ def anchors(scores: Tensor, always: Tensor, asked: Tensor, settings: SparseSetti
         left = settings.most - (always & asked).sum(-1, keepdim=True)
         wanted &= torch.arange(wanted.shape[-1], device=wanted.device) < left
     return torch.zeros_like(wanted).scatter(-1, order, wanted) | always
+
+
+def _all(batch: PagedBatch) -> list[bool]:
+    return [True] * batch.sequences
 
 
 def _tiles(batch: PagedBatch) -> tuple[list[int], list[int], list[int]]:

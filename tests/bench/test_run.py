@@ -178,20 +178,28 @@ def test_runs_of_several_subjects_alternate_on_fresh_prompts() -> None:
     assert len(set(prompts)) == len(prompts) == 6
 
 
-def test_all_sequences_decode_together_for_the_measured_steps(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("context", "batch", "budgets", "more"),
+    [(50, 5, (32, 16), {}), (150, 9, (100, 100), {"sparse_prefill": True, "sparse_threshold": 100})],
+    ids=["dense", "sparse, cut between tiles"],
+)
+def test_all_sequences_decode_together_for_the_measured_steps(
+    context: int, batch: int, budgets: tuple[int, int], more: dict[str, Any], seed: int, tmp_path: Path
+) -> None:
     """Prefill in many steps: the first sequences decode meanwhile, and must last until all have decoded together."""
-    with LLM(saved(llama(), tmp_path), dtype="float32", prefill_tokens=32, mixed_prefill_tokens=16) as llm:
-        prompts = random_prompts(160, 50, 5)
-        limit = tokens_per_answer(llm, 50, 5, 6)
+    settings = {"prefill_tokens": budgets[0], "mixed_prefill_tokens": budgets[1], "decode_batch_size": batch, **more}
+    with LLM(saved(llama(), tmp_path), executor="torch", dtype="float32", **settings) as llm:
+        prompts = random_prompts(160, context, batch)
+        limit = tokens_per_answer(llm, context, batch, 6)
         batches: list[list[int]] = []
         run = llm.engine.runner.run
         llm.engine.runner.run = lambda batch, every: (  # type: ignore[method-assign]
             batches.append([chunk.length for chunk in batch.chunks]) or run(batch, every)
         )
         timing = time_labkit(llm, prompts, 6)
-    assert batches[-6:] == [[1] * 5] * 6
+    assert batches[-6:] == [[1] * batch] * 6
     assert any(len(set(lengths)) > 1 for lengths in batches[:-6])
-    assert len(batches) <= limit + 50 // 16 + 1
+    assert len(batches) <= limit + context // budgets[1] + 1
     assert timing.ttft_s <= timing.prefill_s and min(vars(timing).values()) > 0
 
 

@@ -15,19 +15,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from labkit.engine.scheduler import Batch, Scheduler, SchedulerConfig
+from labkit.engine.scheduler import Batch, Chunk, Scheduler, SchedulerConfig
 from labkit.engine.sequence import FinishReason, Sequence, Status
 from labkit.errors import EmptyPromptError, PromptTooLongError
 
-configs = st.builds(
-    SchedulerConfig,
-    num_pages=st.integers(1, 16),
-    max_running=st.integers(1, 5),
-    max_seq_len=st.integers(2, 60),
-    page_size=st.sampled_from([1, 2, 4, 8]),
-    prefill_tokens=st.integers(1, 32),
-    mixed_prefill_tokens=st.integers(1, 12),
-)
+limits = {
+    "num_pages": st.integers(1, 16),
+    "max_running": st.integers(1, 5),
+    "max_seq_len": st.integers(2, 60),
+    "page_size": st.sampled_from([1, 2, 4, 8]),
+}
+dense = {"prefill_tokens": st.integers(1, 32), "mixed_prefill_tokens": st.integers(1, 12)}
+sparse = {
+    "prefill_tokens": st.integers(8, 32),
+    "mixed_prefill_tokens": st.integers(8, 12),
+    "sparse_threshold": st.integers(1, 40),
+    "tile_size": st.sampled_from([1, 3, 4, 8]),
+}
+configs = st.builds(SchedulerConfig, **limits, **dense) | st.builds(SchedulerConfig, **limits, **sparse)
 # (prompt length, max_tokens): mostly small ones that crowd the pool, some that can never fit, some empty
 requests = st.tuples(st.integers(0, 12) | st.integers(1, 60), st.integers(1, 24))
 
@@ -175,9 +180,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         for chunk in batch.chunks:
             assert chunk.length > 0 and chunk.start == chunk.seq.num_computed
             assert chunk.start + chunk.length <= len(chunk.seq.pages) * self.config.page_size
+            self._check_cuts(chunk)
         last_admitted = max((seq.arrival for seq in self.scheduler.running), default=-1)
         assert all(seq.arrival > last_admitted for seq in self.scheduler.waiting), "somebody was overtaken"
         assert {chunk.seq.seq_id for chunk in batch.chunks} == {seq.seq_id for seq in self.scheduler.running}
+
+    def _check_cuts(self, chunk: Chunk) -> None:
+        """Chunks of sparse prompts are whole tiles, except at the end of the prompt, which is always a cut."""
+        threshold, prompt, end = self.config.sparse_threshold, len(chunk.seq.prompt_ids), chunk.start + chunk.length
+        long = threshold is not None and prompt >= threshold
+        assert chunk.sparse == (long and chunk.start < prompt)
+        if chunk.sparse:
+            assert chunk.start % self.config.tile_size == 0 and end <= prompt
+            assert end == prompt or end % self.config.tile_size == 0
 
     # No starvation: whoever is the oldest alive advances by a token or more in each step, so it finishes within as
     # many steps as it has tokens, and then the next one is the oldest. Only a failed step sets it back.

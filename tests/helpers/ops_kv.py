@@ -139,14 +139,14 @@ def written(store: PageStore, slots: KVSlots) -> tuple[Tensor, Tensor]:
     return back.double(), params[..., 0].double().repeat_interleave(back.shape[-1] // params.shape[-2], dim=-1)
 
 
-def check_round_trip(store: PageStore, x: Tensor, slots: KVSlots, slack: float) -> None:
-    """Every element within half a step of x (and ``slack`` of its row's largest), in rows that are finite.
+def check_round_trip(store: PageStore, x: Tensor, slots: KVSlots, slack: float, floor: float = 0.0) -> None:
+    """Every element within half a step of x, ``slack`` of its row's largest and ``floor``, in rows that are finite.
 
     q s + b is rounded, and so is s: a 500th of a step more is allowed.
     """
     back, step = written(store, slots)
     exact = x.double().cpu()
-    allowed = step * 0.502 + slack * exact.abs().amax(-1, keepdim=True)
+    allowed = step * 0.502 + slack * exact.abs().amax(-1, keepdim=True) + floor
     finite = exact.isfinite().all(-1, keepdim=True)
     assert (((back - exact).abs() <= allowed) | ~finite).all()
 

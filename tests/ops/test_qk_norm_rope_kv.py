@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import ops_qk
 from helpers.ops_kv import assert_same, check_round_trip, check_store, hard_heads, random_slots, spoiled_pages
 from helpers.ops_qk import projection, tables
 from torch import Tensor
@@ -42,6 +43,24 @@ def test_keys_that_do_not_turn_are_stored_bit_for_bit(name: str, dim: int, seed:
     for store, new in ((pages.k, pages.rotated(k)), (pages.v, v)):
         check_store(store, new, slots)
         check_round_trip(store, new, slots, slack=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["torch", "sim"])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_keys_as_small_as_the_smallest_halves(
+    name: str, normed: bool, executor: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a size with the finest step of a page: what a half loses there is no share of the number."""
+
+    def tiny(tokens: int, heads: int, dim: int, **_: bool) -> Tensor:
+        return (torch.randn(tokens, heads, dim) * 10 ** torch.empty(tokens, heads, 1).uniform_(-7, -4)).half()
+
+    monkeypatch.setattr(ops_qk, "hard_heads", tiny)
+    shape = ((0,), (3 if executor == "sim" else 2000,), 1, 1, 64, 64, (normed, normed), name, False, 0)
+    with use_executor(executor):
+        for rung in RUNGS:
+            ops_qk.check_qk_norm_rope_kv(rung, shape, "cpu")
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -16,7 +16,7 @@ from labkit.ops.kept_pages import KeptPages
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.sparse_keys import farthest_first, sample_keys
-from labkit.ops.sparse_prefill import anchors, choose_pages
+from labkit.ops.sparse_prefill import anchors, applies, choose_pages
 from labkit.ops.sparse_settings import SparseSettings
 from labkit.quant.kv import KVFormat
 
@@ -132,6 +132,17 @@ def test_sequences_of_a_batch_do_not_influence_each_other(seed: int) -> None:
     assert both == alone
 
 
+def test_sequences_that_leave_nothing_out_stand_beside_those_that_do(seed: int) -> None:
+    paged, q = drawn((500, 700, 100), (64, 100, 5))
+    batch = paged.batch((64, 100, 5))
+    everything, chosen = sets(KeptPages.all_of(batch, 4)), sets(choose_pages(q, paged.pages, batch, SPARSE))
+    assert chosen[0] != everything[0] and chosen[1] != everything[1]
+    mixed = sets(choose_pages(q, paged.pages, batch, SPARSE, which=[False, True, True]))
+    assert mixed == [everything[0], *chosen[1:]]
+    assert not applies(batch, SPARSE, [False, False, True])  # the third is below the threshold
+    assert sets(choose_pages(q, paged.pages, batch, SPARSE, which=[False, False, True])) == everything
+
+
 def test_most_bounds_the_anchors_and_sink_and_recent_come_first(seed: int) -> None:
     paged, q = drawn((1000,), (64,))
     settings = SparseSettings(mass=0.99, sink=2, recent=3, threshold=1, most=7)
@@ -213,6 +224,8 @@ def test_key_samples_stand_for_all_keys(name: str, seed: int) -> None:
     page = paged.pages.k.gather(table[0, 8:9])[1]
     distances = torch.cdist(samples.keys.values[1, 1, :8], page, compute_mode="donot_use_mm_for_euclid_dist")
     assert float(distances.amin(-1).max()) < 1e-2, "a sample is no key of its page"
+    nearest = distances.argmin(0).bincount(minlength=8)
+    assert samples.weights[1, 1, :8].exp().round().tolist() == nearest.tolist(), "keys count for another sample"
 
 
 def test_settings_out_of_range_are_refused() -> None:
