@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from labkit.engine.sampling_params import SamplingParams
     from labkit.lab.doctor import diagnose as doctor
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = ["LLM", "EngineConfig", "RequestOutput", "SamplingParams", "__version__", "doctor"]
 
 # Loaded on first use: `labkit --help` and the plain-Python scheduler need no torch.
