@@ -6,7 +6,8 @@ dot product with it is off by no more than the distance allows.
 
 The keys of a page are sampled again for every chunk that looks back at it, and nothing is kept. That is 20 operations
 for an element of a key, against 4 for it and each row of a query head: with 6 query heads on a KV head and chunks of
-2,048 rows 0.04 % of dense attention's operations at any length (counted), too little for a store beside the pages.
+2,048 rows 0.04 % of dense attention's operations at any length (counted), too little for a store beside the pages. They
+are no tensor-core products, though, but passes over the keys in fp32; their time on a GPU has not been measured.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ all 64 rows.
 
 A tile consists of rows that are computed together: 64 rows from the start of a chunk on. Which pages it keeps depends
 on these rows and on the stored keys alone. The engine cuts a prompt at multiples of 64 and at its end, nowhere else,
-and leaves pages out for no other rows: however it is cut, its tiles are the same, and so is what they keep.
+and leaves pages out for no other rows: however it is cut, its tiles are the same, and so is what they keep. (But for
+ties: queries and keys come from products that may round differently beside other rows.)
 """
 
 from __future__ import annotations

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import SamplingParams
 from labkit.engine.sampler import SampledToken, SampleRequest, check_token_ids, draw_seed, log_softmax, sample, uniform
@@ -130,33 +128,6 @@ def test_draws_follow_the_distribution(settings: dict[str, float]) -> None:
     assert got[~kept].sum() == 0
     chi_square = ((got[kept] - 3000 * want[kept]) ** 2 / (3000 * want[kept])).sum()
     assert chi_square < 18.5  # 4 degrees of freedom, p = 0.001
-
-
-class Calls(TorchDispatchMode):
-    """Names of the operations that torch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("greedy", [[], [0], [1, 2]])
-def test_the_argmax_is_taken_only_for_rows_that_it_answers(greedy: list[int]) -> None:
-    """Nor for a greedy row that is shaped; rows that are not finite are found all the same."""
-    rows = torch.stack([ROW_A, ROW_B, ROW_A, ROW_B, ROW_B])
-    rows[3, 7] = math.nan
-    biased = request(temperature=0, logit_bias={3: 99.0})
-    wishes = [request(temperature=0 if r in greedy else 0.7) for r in range(4)] + [biased]
-    with Calls() as calls:
-        results = sample(rows, wishes, num_valid=50)
-    assert sum("argmax" in name for name in calls.names) == bool(greedy)
-    assert sum("aminmax" in name for name in calls.names) == 1
-    assert isinstance(results[3], RequestError) and results[4] == SampledToken(3)
-    assert results[:3] == [one(row, wish) for row, wish in zip(rows, wishes[:3], strict=False)]
 
 
 def test_greedy_takes_the_argmax_and_the_lower_id_of_a_tie() -> None:

@@ -193,47 +193,6 @@ def test_the_order_of_arrival_is_the_order_of_first_tokens() -> None:
     assert first_sampled == [seq.seq_id for seq in seqs]
 
 
-# Prompts that prefill sparsely
-
-
-def test_a_long_prompt_is_cut_between_tiles_and_a_short_one_anywhere() -> None:
-    scheduler, model = make(prefill_tokens=10, sparse_threshold=12, tile_size=4)
-    add(scheduler, (13, 1), (11, 1), (12, 1))
-    batches = run_until_done(scheduler, model)
-    assert [plan(batch) for batch in batches] == [
-        [(0, 0, 8)], [(0, 8, 5), (1, 0, 5)], [(1, 5, 6), (2, 0, 4)], [(2, 4, 8)],
-    ]  # fmt: skip
-    assert [[chunk.sparse for chunk in batch.chunks] for batch in batches] == [[1], [1, 0], [0, 1], [1]]
-
-
-def test_what_is_left_of_a_budget_and_holds_no_tile_is_left() -> None:
-    scheduler, model = make(prefill_tokens=10, sparse_threshold=8, tile_size=4)
-    add(scheduler, (7, 1), (9, 1), (2, 1))
-    assert [plan(run_step(scheduler, model)) for _ in range(2)] == [[(0, 0, 7)], [(1, 0, 9), (2, 0, 1)]]
-
-
-def test_recomputed_output_of_a_long_prompt_is_a_chunk_of_its_own() -> None:
-    scheduler, model = make(num_pages=8, sparse_threshold=8, tile_size=4)
-    old, young = add(scheduler, (2, 30), (9, 20))
-    while not young.num_preemptions:
-        run_step(scheduler, model)
-    assert len(young) > 12
-    scheduler.abort(old.seq_id)
-    first, second = run_step(scheduler, model), run_step(scheduler, model)
-    assert [plan(first), plan(second)] == [[(1, 0, 9)], [(1, 9, len(young) - 10)]]
-    assert [first.chunks[0].sparse, second.chunks[0].sparse] == [True, False]
-    run_until_done(scheduler, model)
-    assert young.output_ids == answer_alone(young.prompt_ids, 20, 1000)
-
-
-@pytest.mark.parametrize("name", ["prefill_tokens", "mixed_prefill_tokens"])
-def test_a_budget_that_holds_no_tile_is_refused(name: str) -> None:
-    make(**{name: 3}, tile_size=4)  # nothing prefills sparsely
-    make(**{name: 4}, tile_size=4, sparse_threshold=8)
-    with pytest.raises(ConfigError, match=f"{name} is 3, but sparse prefill works on tiles of 4"):
-        make(**{name: 3}, tile_size=4, sparse_threshold=8)
-
-
 # Another admission policy
 
 

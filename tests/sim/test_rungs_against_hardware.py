@@ -12,8 +12,9 @@ from sim.hardware.simulate import simulate_rung
 LAUNCHES = load_launches()
 # The assembler may fuse a product and a sum of a whole kernel; exponentials and roots are approximations.
 TOLERANCES = {"float16": 2e-3, "float32": 2e-6}
-# Kernels that no GPU has run yet: attention and what writes for it. To be recorded on the next one, and taken out here.
-UNRECORDED = {"attention_decode", "attention_prefill", "qk_norm_rope_kv", "sparse_scores", "kv_write/4_quantized"}
+# Attention adds up weights times values of the order of 1: a sum may be small, and an approximate exponential may move
+# a weight to the next half.
+OF_SUMS = {"attention_decode": 5e-4, "attention_prefill": 5e-4}
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def recording() -> store.Recording:
 def test_rung_gives_what_the_hardware_gave(launch: RungLaunch, recording: store.Recording) -> None:
     changed = [number for number, _ in enumerate(launch.arguments) if f"{launch.name}/{number}" in recording.entries]
     assert changed
+    operation = launch.name.partition("/")[0]
     for number, ours in simulate_rung(launch).items():
         before = launch.arguments[number]
         assert not isinstance(before, np.generic)
@@ -37,12 +39,10 @@ def test_rung_gives_what_the_hardware_gave(launch: RungLaunch, recording: store.
             np.testing.assert_array_equal(ours, theirs)
             continue
         left, right = (raw.view(dtype).astype(np.float64) for raw in (ours, theirs))
-        np.testing.assert_allclose(left, right, rtol=TOLERANCES[dtype], atol=1e-7)
+        np.testing.assert_allclose(left, right, rtol=TOLERANCES[dtype], atol=OF_SUMS.get(operation, 1e-7))
 
 
 def test_every_rung_is_recorded() -> None:
     recorded = {launch.name.split(" ")[0] for launch in LAUNCHES}
     missing = {f"{op}/{rung}" for op, rung, _ in cases(SMALL)} - recorded
-    known = {name for name in missing if name in UNRECORDED or name.partition("/")[0] in UNRECORDED}
-    assert missing == known, f"{sorted(missing)}: run tests/sim/hardware/record.py --compile, then --out on a GPU"
-    assert {name if name in UNRECORDED else name.partition("/")[0] for name in known} == UNRECORDED, "now recorded"
+    assert not missing, f"{sorted(missing)}: run tests/sim/hardware/record.py --compile, then --out on a GPU"
