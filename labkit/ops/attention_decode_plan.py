@@ -52,9 +52,8 @@ def splits(page_counts: tuple[int, ...], slices: int, processors: int, resident:
     all KV heads. resident: blocks that a multiprocessor holds at a time.
     """
     pages, longest = np.asarray(page_counts), max(page_counts)
-    span = np.unique(-(-longest // np.arange(1, min(longest, MOST_SPLITS) + 1)))[
-        ::-1
-    ]  # pages of a block: of equals the most
+    cuts = np.arange(1, min(longest, MOST_SPLITS) + 1)
+    span = np.flip(np.unique(-(-longest // cuts)))  # pages of a block: of equally good ones, the most
     whole, rest = np.divmod(pages[:, None], span)
     blocks = slices * (whole + (rest > 0)).sum(0)
     each = _rounds(span) + 1
