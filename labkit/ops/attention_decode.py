@@ -3,9 +3,11 @@
     out[r, h] = sum over tokens t of softmax_t(q[r, h] . k[t] scale) v[t]    (times sigmoid(gate[r, h]))
 
 over the tokens that row r sees: with R rows of a sequence of L tokens, its row i sees tokens 0 .. L - R + i. Query head
-h reads KV head h // group. Softmax and sums are fp32 (the wide rung sums 32 weighted values at a time in half
-precision), the result is rounded once. Dividing the context and adding up by log-sum-exp: Flash-Decoding (Dao et al.
-2023); sharing a load of K and V among the query heads of a group: XQA (TensorRT-LLM).
+h reads KV head h // group. Softmax and sums are fp32, the result is rounded once. The wide rung rounds twice more: it
+sums 32 weighted values at a time in half precision, and for quantized keys it brings queries to 16 bits, with a step
+for every 64 elements. An element a thousand times as large as those beside it costs them a hundredth of their size; the
+tensor-core rung has no such step. Dividing the context and adding up by log-sum-exp: Flash-Decoding (Dao et al. 2023);
+sharing a load of K and V among the query heads of a group: XQA (TensorRT-LLM).
 """
 
 from __future__ import annotations
