@@ -66,7 +66,7 @@ GEMV_UP = (
 GEMV_BIAS_3 = "if (SCALE_BIAS) sums[m] = fmaf(__high2float(pair), sum_x[m], sums[m]);"
 GEMV_BIAS_4 = "if (SCALE_BIAS) sums[t][m] = fmaf(__high2float(now.pairs[t]), sum_x[m], sums[t][m]);"
 GEMV_SUM_5 = "if (lane % (GROUP_CHUNKS * 8) == 0) shared.sums[lane / (GROUP_CHUNKS * 8)][m] = sum * (1.0f / OF_GROUP);"
-WIDE_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(softmax.largest[j], sum);"
+WIDE_MERGE = "if (threadIdx.x % WARP == j) part[j] = make_float2(largest[j], total);"
 PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
 INT8_SCALE = "if (K_BITS == 8 && part == 0) params[i] = __half2half2(keys.scale(token));"
 ONLY_SLOWER = "a full page then goes through the steps of a partly filled one, which change nothing in it"
@@ -89,7 +89,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "the same pair of the same group is then loaded again",
     ("awq_gemv/bytes_of_x.cuh", GEMV_SUM_5): ALL_THE_SAME,
     ("awq_gemv/bytes_of_x.cuh", "if (lane == 0) {"): ALL_THE_SAME,
-    ("attention_decode/4_wide.cu", WIDE_MERGE): ALL_THE_SAME,
+    ("attention_decode/wide_values.cuh", WIDE_MERGE): ALL_THE_SAME,
     ("attention_decode/packed.cuh", PACKED_MERGE): ALL_THE_SAME,
     ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,
     ("attention_prefill/tensor.cuh", "if (position >= PAGE_TOKENS - 1) return;"): ONLY_SLOWER,

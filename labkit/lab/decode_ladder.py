@@ -16,9 +16,10 @@ from labkit.lab.changed_rung import changed_rung
 from labkit.lab.roofline import V100
 from labkit.lab.source_text import texts_of
 from labkit.ops.attention_decode import RUNGS, macros
-from labkit.ops.attention_decode_plan import V100_PROCESSORS, WARPS, Slices, most_queries
+from labkit.ops.attention_decode_plan import WARPS, Slices, most_queries
 from labkit.ops.attention_torch import attend
 from labkit.ops.checks import WARP
+from labkit.ops.multiprocessors import V100_PROCESSORS
 from labkit.quant.kv import KVFormat
 
 DECODE = "attention_decode"

@@ -10,9 +10,10 @@ from typing import Any
 
 from labkit.lab.drawing import BLOCKS, EMPTY, box, counted, document, line, percent, words
 from labkit.lab.picture import SvgPicture
-from labkit.ops.attention_decode_plan import V100_PROCESSORS, Slices, most_queries, resident_blocks
+from labkit.ops.attention_decode_plan import Slices, most_queries, resident_blocks
 from labkit.ops.attention_decode_plan import splits as planned_splits
 from labkit.ops.layout import PAGE_SIZE
+from labkit.ops.multiprocessors import V100_PROCESSORS
 
 WIDTH, TALL, LEFT, TOP, MARGIN = 600, 320, 60, 48, 8  # pixels; TALL: of all lines
 

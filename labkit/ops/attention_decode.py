@@ -29,13 +29,13 @@ from labkit.ops.attention_decode_plan import (
     counters,
     is_v100,
     most_queries,
-    processors,
     record_floats,
     resident_blocks,
     splits,
 )
 from labkit.ops.attention_torch import attend
 from labkit.ops.checks import WARP, aligned, chosen_rung, number, span
+from labkit.ops.multiprocessors import processors
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.split_k import arrival_counters
@@ -63,7 +63,7 @@ def attention_decode(
     Up to 8 rows of each sequence; the kernels take fp16 q and gate, fp16, INT8 or INT4 pages, and D of 64, 128 or 256.
     scale: D^-0.5 unless given. gate: [T, heads, D], any strides; the result is multiplied by its sigmoid. lse: dense
     fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. split_count: blocks that share
-    a context, 1 to 256; by the length of the longest sequence and the GPU unless given.
+    the longest context, 1 to 256; by all lengths and the GPU unless given.
 
     Without a rung, ``5_tensor_cores`` runs on a V100 where rows times query heads of a KV head are 4 or more, else
     ``4_wide``; on newer GPUs, which emulate that instruction, always ``4_wide``. (Chosen by counting instructions;

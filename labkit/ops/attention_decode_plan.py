@@ -13,7 +13,6 @@ IntArray = npt.NDArray[np.int64]
 
 QUERY_CLASSES = (1, 2, 3, 4, 6, 8)  # queries that a kernel is compiled for; fewer may be given
 WARPS = 4  # of a block
-V100_PROCESSORS = 80
 FAN = 16  # records that one block adds up; as merge.cuh says
 MOST_SPLITS = FAN * FAN
 SPLIT_RUNGS = ("3_split_kv", "4_wide", "5_tensor_cores")
@@ -84,19 +83,9 @@ def counters(split_count: int) -> int:
     return 1 + -(-split_count // FAN)
 
 
-def processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; on the simulator those of a V100."""
-    return _processors(device.index or 0) if device.type == "cuda" else V100_PROCESSORS
-
-
 def is_v100(device: torch.device) -> bool:
     """Whether this mma.m8n8k4 is an instruction of the GPU; newer ones emulate it. The simulator stands for a V100."""
     return device.type != "cuda" or _capability(device.index or 0) == (7, 0)
-
-
-@cache
-def _processors(index: int) -> int:
-    return torch.cuda.get_device_properties(index).multi_processor_count
 
 
 @cache

@@ -19,6 +19,7 @@ from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
 from labkit.ops.checks import WARP, chosen_rung
 from labkit.ops.gemv import MOST_ROWS, Operands, operands, reference_product, row_class
+from labkit.ops.multiprocessors import processors
 from labkit.ops.silu_mul import reference as silu_reference
 from labkit.ops.split_k import arrival_counters
 from labkit.ops.weight_checks import check_packed
@@ -29,7 +30,6 @@ __all__ = ["MOST_ROWS", "RUNGS", "awq_gemv", "macros", "reference"]
 
 RUNGS = ["1_naive", "2_wide_loads", "3_magic_halves", "4_split_k", "5_integer_dot"]
 BATCH = 128  # inputs that the last rung takes at a time
-V100_PROCESSORS = 80
 FULL = 16  # warps that keep a multiprocessor's share of the memory busy
 FEWEST_STEPS = 2  # of a warp: with fewer, adding up the shares of K costs more than they save
 EVEN = 0.9  # of the multiprocessors busy in the last round of blocks: then nothing is gained by smaller ones
@@ -123,11 +123,11 @@ def blocks_of_last_rung(columns: int, batches: int, size: int, warps: int, devic
     the warps would have little to do. (Found by trying, on an H200.) The kernel multiplies the number of blocks by that
     of all batches in 32 bits.
     """
-    every, processors, shares = columns * batches, _processors_of(device), shares_of_k(columns, batches, warps, device)
+    every, shares = columns * batches, shares_of_k(columns, batches, warps, device)
     blocks = columns * shares
-    little = every < FEWEST_STEPS * warps * processors
-    if size == 4 and not (shares == 1 and (little or _busy(columns, processors) >= NEARLY_EVEN)):
-        blocks = min(processors, every)
+    little = every < FEWEST_STEPS * warps * processors(device)
+    if size == 4 and not (shares == 1 and (little or _busy(columns, device) >= NEARLY_EVEN)):
+        blocks = min(processors(device), every)
     return min(blocks, (2**32 - 1) // every)
 
 
@@ -137,25 +137,16 @@ def shares_of_k(columns: int, steps: int, warps: int, device: torch.device) -> i
     Two shares are not worth it where the columns alone keep the multiprocessors evenly busy. (Found by trying, on an
     H200.)
     """
-    processors = _processors_of(device)
-    wanted = round(FULL * processors / (columns * warps))
-    if wanted <= 2 and _busy(columns, processors) >= EVEN:
+    wanted = round(FULL * processors(device) / (columns * warps))
+    if wanted <= 2 and _busy(columns, device) >= EVEN:
         return 1
     return max(1, min(wanted, steps // (FEWEST_STEPS * warps)))
 
 
-def _busy(blocks: int, processors: int) -> float:
+def _busy(blocks: int, device: torch.device) -> float:
     """Share of the multiprocessors that have a block, on average over all rounds: lower the emptier the last one is."""
-    return blocks / (-(-blocks // processors) * processors)
-
-
-def _processors_of(device: torch.device) -> int:
-    return _processors(device.index or 0) if device.type == "cuda" else V100_PROCESSORS
-
-
-@cache
-def _processors(index: int) -> int:
-    return torch.cuda.get_device_properties(index).multi_processor_count
+    count = processors(device)
+    return blocks / (-(-blocks // count) * count)
 
 
 def _check(weight: PackedInt4, residual: Tensor | None, silu_mul: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from labkit.device.ladder import Ladder, Macros
@@ -82,10 +83,10 @@ def _sparse_scores(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> li
     return [sparse_scores.macros(config.head_dim, k_bits, False), sparse_scores.macros(config.head_dim, 16, True)]
 
 
-def _attention_decode(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+def _attention_decode(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> Sequence[Macros]:
     """For one row of each sequence; several rows, to check drafted tokens, make other slices."""
     group = max(1, config.num_attention_heads // tp_size // _kv_heads(config, tp_size))
-    return [*attention_decode.decode_macros(config.head_dim, group, BITS.get(kv_cache_dtype, (16, 16)))]
+    return attention_decode.decode_macros(config.head_dim, group, BITS.get(kv_cache_dtype, (16, 16)))
 
 
 def _attention_prefill(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:

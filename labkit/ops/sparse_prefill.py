@@ -58,10 +58,10 @@ TILES_AT_A_TIME = 8  # bounds the memory of scores: 200 MB for 12 heads at 64K t
 
 def applies(batch: PagedBatch, settings: SparseSettings, which: Sequence[bool] | None = None) -> bool:
     """Whether any tile has so much context that it attends sparsely; which: sequences that may, all unless given."""
+    if settings.mass >= 1 or batch.longest < settings.threshold:
+        return False  # known without waiting for the lengths on the device
     lengths = [length for _, _, length in batch.spans]
-    return settings.mass < 1 and any(
-        may and length >= settings.threshold for may, length in zip(which or _all(batch), lengths, strict=True)
-    )
+    return any(may and length >= settings.threshold for may, length in zip(which or _all(batch), lengths, strict=True))
 
 
 def choose_pages(

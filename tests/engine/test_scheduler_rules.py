@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from helpers.shadow_model import ShadowModel, answer_alone, draw_seed, run_step, run_until_done
+from helpers.shadow_model import ShadowModel, add, answer_alone, draw_seed, plan, run_step, run_until_done
 
 from labkit.engine.pages import PageAccountingError
-from labkit.engine.scheduler import Batch, Scheduler, SchedulerConfig
+from labkit.engine.scheduler import Scheduler, SchedulerConfig
 from labkit.engine.sequence import FinishReason, Sequence, Status
 from labkit.errors import ConfigError, EmptyPromptError, LabkitError, PromptTooLongError, RequestError
 
@@ -22,22 +22,6 @@ def fresh_inputs() -> None:
 def make(**limits: Any) -> tuple[Scheduler, ShadowModel]:
     config = SchedulerConfig(**{"num_pages": 100, "max_running": 8, "max_seq_len": 1000, "page_size": 4} | limits)
     return Scheduler(config), ShadowModel(config)
-
-
-def add(scheduler: Scheduler, *lengths: tuple[int, int]) -> list[Sequence]:
-    """Sequences of (prompt length, max_tokens) with random prompts."""
-    first = scheduler._arrivals
-    seqs = [
-        Sequence(first + i, [random.randrange(50_000) for _ in range(prompt)], max_tokens)
-        for i, (prompt, max_tokens) in enumerate(lengths)
-    ]
-    for seq in seqs:
-        scheduler.add(seq)
-    return seqs
-
-
-def plan(batch: Batch) -> list[tuple[int, int, int]]:
-    return [(chunk.seq.seq_id, chunk.start, chunk.length) for chunk in batch.chunks]
 
 
 # Sequence

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-from helpers.shadow_model import ShadowModel, answer_alone, draw_seed, run_step, run_until_done
+from helpers.shadow_model import ShadowModel, add, answer_alone, draw_seed, plan, run_step, run_until_done
 
-from labkit.engine.scheduler import Batch, Scheduler, SchedulerConfig
-from labkit.engine.sequence import Sequence
+from labkit.engine.scheduler import Scheduler, SchedulerConfig
 from labkit.errors import ConfigError
 
 
@@ -22,20 +20,6 @@ def make(**limits: Any) -> tuple[Scheduler, ShadowModel]:
     defaults = {"num_pages": 100, "max_running": 8, "max_seq_len": 1000, "page_size": 4, "tile_size": 4}
     config = SchedulerConfig(**{**defaults, **limits})
     return Scheduler(config), ShadowModel(config)
-
-
-def add(scheduler: Scheduler, *lengths: tuple[int, int]) -> list[Sequence]:
-    """Sequences of (prompt length, max_tokens) with random prompts, numbered from 0."""
-    made = [
-        Sequence(i, [random.randrange(50_000) for _ in range(prompt)], most) for i, (prompt, most) in enumerate(lengths)
-    ]
-    for seq in made:
-        scheduler.add(seq)
-    return made
-
-
-def plan(batch: Batch) -> list[tuple[int, int, int]]:
-    return [(chunk.seq.seq_id, chunk.start, chunk.length) for chunk in batch.chunks]
 
 
 def test_a_long_prompt_is_cut_between_tiles_and_a_short_one_anywhere() -> None:

@@ -23,6 +23,23 @@ def draw_seed() -> None:
     random.seed(seed)
 
 
+def add(scheduler: Scheduler, *lengths: tuple[int, int]) -> list[Sequence]:
+    """Sequences of (prompt length, max_tokens) with random prompts."""
+    first = scheduler._arrivals
+    seqs = [
+        Sequence(first + i, [random.randrange(VOCABULARY) for _ in range(prompt)], max_tokens)
+        for i, (prompt, max_tokens) in enumerate(lengths)
+    ]
+    for seq in seqs:
+        scheduler.add(seq)
+    return seqs
+
+
+def plan(batch: Batch) -> list[tuple[int, int, int]]:
+    """(sequence, first token, tokens) of each chunk."""
+    return [(chunk.seq.seq_id, chunk.start, chunk.length) for chunk in batch.chunks]
+
+
 def digest(tokens: list[int], start: int = 0) -> int:
     """A checksum that can be continued: ``digest(a + b) == digest(b, digest(a))``."""
     return crc32(b"".join(token.to_bytes(4, "little") for token in tokens), start)

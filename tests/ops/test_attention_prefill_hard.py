@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from helpers.accuracy import QUANTIZED, relative_error
-from helpers.ops_attention_decode import exact
+from helpers.ops_attention_decode import exact, paged_with
 from helpers.ops_attention_prefill import LSE_ERROR
 from helpers.paged import FORMATS, Paged
 from torch import Tensor
@@ -16,8 +16,6 @@ from labkit.device import use_executor
 from labkit.device.nvrtc import find_nvrtc
 from labkit.device.sim_executor import simulated_with
 from labkit.ops.attention_prefill import RUNGS, attention_prefill
-from labkit.ops.kv_slots import KVSlots
-from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_kv import KVPages
 from labkit.quant.kv import KVFormat
 from labkit.sim.options import Options
@@ -27,17 +25,6 @@ pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="no NVRTC of CUDA 1
 TOKENS = 70  # of one sequence, in two pages
 FP32_SCORES = 1e-6  # relative: a few roundings of the largest sum, and its logarithm's
 Inputs = tuple[Tensor, Tensor, Tensor]  # k and v [tokens, 1, D], q [rows, 1, D]
-
-
-def paged_of(k: Tensor, v: Tensor, name: str) -> Paged:
-    """One sequence in the pages 2 and 1. Keys are stored as they are given, rotated already where pages rotate."""
-    tokens, _, dim = k.shape
-    pages = KVPages.zeros(3, 1, dim, KVFormat.named(name, torch.float16))
-    at = torch.arange(tokens)
-    slots = KVSlots.at(torch.tensor([2, 1])[at // PAGE_SIZE], at % PAGE_SIZE)
-    pages.k.write(k, slots)
-    pages.v.write(v, slots)
-    return Paged(pages, [[2, 1]], [tokens])
 
 
 def simulated(rung: str, q: Tensor, paged: Paged, scale: float) -> tuple[Tensor, Tensor]:
@@ -87,13 +74,13 @@ def unlike_parts() -> Inputs:
 def test_products_that_cancel(inputs: Callable[[], Inputs], name: str, rung: str, seed: int) -> None:
     k, v, q = inputs()
     rotated = KVPages.zeros(1, 1, 128, KVFormat.named(name, torch.float16)).rotated
-    check(rung, rotated(q).half(), paged_of(rotated(k), v, name), 128**-0.5)
+    check(rung, rotated(q).half(), paged_with(rotated(k), v, name, rotated=False), 128**-0.5)
 
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_parts_of_unlike_magnitude(rung: str, seed: int) -> None:
     k, v, q = unlike_parts()
-    check(rung, q.half(), paged_of(k, v, "int4"), 256**-0.5)
+    check(rung, q.half(), paged_with(k, v, "int4", rotated=False), 256**-0.5)
 
 
 # --- enormous scores ------------------------------------------------------------------------------------------------
@@ -111,7 +98,7 @@ def test_enormous_scores(scale: float, sign: float, name: str, rung: str, seed: 
     size[3] = size[67] = 650
     k, v = sign * size[..., None] * direction, torch.randn(TOKENS, 1, 64)
     q = torch.tensor([74.0, 77.0, 79.0])[:, None, None] * direction
-    check(rung, q.half(), paged_of(k, v, name), scale)
+    check(rung, q.half(), paged_with(k, v, name, rotated=False), scale)
 
 
 @pytest.mark.parametrize("rung", RUNGS)
@@ -119,7 +106,7 @@ def test_enormous_scores(scale: float, sign: float, name: str, rung: str, seed: 
 def test_keys_of_pages_that_nobody_wrote(name: str, rung: str, seed: int) -> None:
     """They are zeros, scales too: every token weighs the same."""
     v = torch.randn(TOKENS, 1, 128)
-    paged = paged_of(torch.zeros(TOKENS, 1, 128), v, name)
+    paged = paged_with(torch.zeros(TOKENS, 1, 128), v, name, rotated=False)
     assert paged.pages.k.params is not None
     paged.pages.k.params.zero_()
     paged.pages.k.values.zero_()

@@ -11,7 +11,7 @@ from torch import Tensor
 from labkit.device import use_executor
 from labkit.errors import KernelArgumentError
 from labkit.lab.op_counts import count
-from labkit.ops import awq_gemv as module
+from labkit.ops import multiprocessors
 from labkit.ops.awq_gemv import RUNGS, awq_gemv, blocks_of_last_rung, macros, shares_of_k
 from labkit.ops.checks import WARP
 from labkit.quant.int4 import Int4Weight
@@ -87,7 +87,7 @@ def test_shares_on_132_multiprocessors(
     outputs: int, inputs: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shapes of the model that the rule was tried on: a block for each column, or one for each multiprocessor."""
-    monkeypatch.setattr(module, "_processors", lambda index: 132)
+    monkeypatch.setattr(multiprocessors, "_processors", lambda index: 132)
     columns, batches, gpu = outputs // 64, inputs // 128, torch.device("cuda", 0)
     assert blocks_of_last_rung(columns, batches, 4, warps_of(4), gpu) == (columns if aligned else 132)
     for size in (1, 2, 8):
