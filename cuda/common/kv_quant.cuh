@@ -67,9 +67,13 @@ __device__ __forceinline__ void clear_behind(const PageRow<BITS, DIM>& row, int 
   for (int i = written * PARAMS + lane_index(); i < TOKENS_OF_PAGE * PARAMS; i += WARP) row.params[i] = __half();
 }
 
-// A step between codes as it is stored: a half that is neither too fine to be exact nor infinite.
-__device__ __forceinline__ half stored_step(float step) {
-  return __float2half_rn(fminf(fmaxf(step, FINEST_STEP), LARGEST_HALF));
+// A step between codes as it is stored: a half that is neither too fine to be exact nor so large, rounded up, that the
+// last code passes the largest half.
+template <int MOST>
+__device__ __forceinline__ half stored_step(float step, float low) {
+  const half nearest = __float2half_rn(fminf(fmaxf(step, FINEST_STEP), LARGEST_HALF));
+  const bool beyond = __fadd_rn(low, MOST * __half2float(nearest)) > LARGEST_HALF;
+  return __ushort_as_half(__half_as_ushort(nearest) - beyond);
 }
 
 // The nearest code, a tie to the even one; 0 for NaN, as the conversion gives it. Division and difference are those of
@@ -95,7 +99,7 @@ __device__ __forceinline__ void quantize(const float (&x)[N], const PageRow<8, D
 #pragma unroll
   for (int i = 0; i < N; i++) peak = fmaxf(peak, fabsf(x[i]));
   peak = warp_max(peak);
-  const half scale = __any_sync(ALL_LANES, any_nan(x)) ? half_nan() : stored_step(__fdiv_rn(peak, 127.0f));
+  const half scale = __any_sync(ALL_LANES, any_nan(x)) ? half_nan() : stored_step<127>(__fdiv_rn(peak, 127.0f), 0.0f);
   typename Moved<N>::type bytes;
 #pragma unroll
   for (int i = 0; i < N; i++) {
@@ -122,7 +126,7 @@ __device__ __forceinline__ void quantize(const float (&x)[N], const PageRow<4, D
   const bool nan = __ballot_sync(ALL_LANES, any_nan(x)) & group;
   const half bias = nan ? half_nan() : __float2half_rd(fminf(fmaxf(low, -LARGEST_HALF), LARGEST_HALF));
   const float reach = __fsub_rn(high, __half2float(bias));
-  const half scale = nan ? half_nan() : stored_step(__fdiv_rn(reach, 15.0f));
+  const half scale = nan ? half_nan() : stored_step<15>(__fdiv_rn(reach, 15.0f), __half2float(bias));
   unsigned word = 0;
 #pragma unroll
   for (int i = 0; i < N; i++) {

@@ -85,7 +85,7 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     bits left that the largest element would no longer fit 127 steps: smaller rows keep that step.
     """
     peak = x.float().abs().amax(dim=-1)
-    scale = (peak / 127).clamp(min=FINEST_STEP, max=LARGEST_HALF).to(torch.float16)
+    scale = _stored_step(peak / 127, torch.zeros_like(peak), 127)
     q = (x.float() / scale.float()[..., None]).round().clamp(-127, 127)
     return q.to(torch.int8), scale
 
@@ -106,7 +106,7 @@ def quantize_int4(x: Tensor) -> tuple[Tensor, Tensor]:
     groups = x.float().unflatten(-1, (-1, size))
     low = _half_at_most(groups.amin(dim=-1))
     reach = groups.amax(dim=-1) - low.float()
-    scale = (reach / 15).clamp(min=FINEST_STEP, max=LARGEST_HALF).to(torch.float16)
+    scale = _stored_step(reach / 15, low.float(), 15)
     q = ((groups - low.float()[..., None]) / scale.float()[..., None]).round().clamp(0, 15)
     words = q.nan_to_num().to(torch.int32).flatten(-2).unflatten(-1, (-1, PER_WORD))[..., list(NIBBLE_INPUT)]
     return (words << _shifts(x.device)).sum(-1, dtype=torch.int32), torch.stack((scale, low), dim=-1)
@@ -134,6 +134,16 @@ def hadamard(x: Tensor) -> Tensor:
         a, b = y.unflatten(-1, (-1, 2, distance)).unbind(-2)
         y, distance = torch.stack((a + b, a - b), dim=-2).flatten(-3), 2 * distance
     return y * (1 / math.sqrt(size))
+
+
+def _stored_step(step: Tensor, low: Tensor, most: int) -> Tensor:
+    """A step between codes as a half: neither too fine to be exact, nor with a last code that no half holds.
+
+    Rounded up, low + ``most`` steps could pass the largest half, which whoever dequantizes to halves reads as infinity.
+    """
+    nearest = step.clamp(min=FINEST_STEP, max=LARGEST_HALF).to(torch.float16)
+    next_lower = (nearest.view(torch.int16) - 1).view(torch.float16)
+    return torch.where(low + most * nearest.float() > LARGEST_HALF, next_lower, nearest)
 
 
 def _half_at_most(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Compile every kernel that tests/gpu/test_ops.py launches, for a GPU machine whose own NVRTC knows no sm_70.
+"""Compile every kernel that tests/gpu launches, for a GPU machine whose own NVRTC knows no sm_70.
 
 python tests/gpu/carry.py build/gpu-kernels          # on any machine with NVRTC 12
 LABKIT_KERNEL_DIR=build/gpu-kernels make test-gpu    # on the GPU machine
@@ -16,10 +16,12 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from helpers.accuracy import Shape
+from helpers.gpu_models import launched_kernels
 from helpers.ops import LARGE, SMALL, cases, check
 
 from labkit.device import Kernel, use_executor
 from labkit.device.build_all import Wanted, build_all
+from labkit.device.ladder import Macros
 from labkit.ops.ladders import LADDERS
 
 # Kernels that are compiled alike for weights of any size: a small one will do, where a large one takes seconds to draw.
@@ -43,12 +45,14 @@ class Recorded(Exception):
 
 
 def wanted() -> list[Wanted]:
-    """The kernels of all cases, and those that linear layers launch, each once."""
+    """The kernels of all cases, of linear layers and of whole models, each once."""
     kernels: dict[str, Wanted] = {}
 
+    def keep(op: str, rung: str, macros: Macros, entries: tuple[str, ...]) -> None:
+        kernels.setdefault(f"{op}/{rung} {sorted(macros.items())}", Wanted(op, rung, dict(macros), entries))
+
     def record(self: Kernel, *arguments: Any) -> None:
-        item = Wanted(self.op, self.rung, dict(self.macros), (self.entry,))
-        kernels.setdefault(f"{self.op}/{self.rung} {sorted(self.macros.items())}", item)
+        keep(self.op, self.rung, self.macros, (self.entry,))
         raise Recorded
 
     with mock.patch.object(Kernel, "launch", record), use_executor("sim"):
@@ -57,11 +61,12 @@ def wanted() -> list[Wanted]:
                 check(op, rung, TWINS.get(op, tuple)(shape), "cpu")
             except Recorded:
                 continue
-    for ladder in LADDERS.values():  # what layers launch: the rungs in use
-        for macros in ladder.default_macros:
+    in_models = list(launched_kernels())
+    for ladder in LADDERS.values():  # which rung runs depends on the GPU
+        launched = [kernel.macros for kernel in in_models if kernel.op == ladder.op]
+        for macros in (*ladder.default_macros, *launched):
             for rung in ladder.in_use:
-                key = f"{ladder.op}/{rung} {sorted(macros.items())}"
-                kernels.setdefault(key, Wanted(ladder.op, rung, macros, ladder.entries))
+                keep(ladder.op, rung, macros, ladder.entries)
     return list(kernels.values())
 
 

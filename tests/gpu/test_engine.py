@@ -10,26 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.models import llama, qwen35, random_ids, saved
-from helpers.packers import write_awq_checkpoint
-from helpers.same_tokens import assert_same_tokens, gentle
+from helpers.gpu_models import (
+    GROUPS,
+    KV_DTYPES,
+    LEFTOVERS,
+    LENGTHS,
+    LIMITS,
+    MODELS,
+    QUANTIZED_LENGTHS,
+    prompts_of,
+    quantized_model,
+    random_model,
+)
+from helpers.same_tokens import assert_same_tokens
 
 from labkit import LLM, SamplingParams
 from labkit.engine.batch import Batch
 from labkit.engine.runner import StepLogits
 
-KV_DTYPES = ("auto", "fp16", "int8", "int4", "k8v4")
 TEXTS = ["The capital of France is", "In the beginning", "def main():\n", "A"]
-VOCABULARY = 160
-HEADS: dict[str, dict[str, Any]] = {
-    "64": {"head_dim": 64},
-    "128, 6 to 1": {"head_dim": 128, "num_attention_heads": 6, "num_key_value_heads": 1},
-    "256": {"head_dim": 256},
-}
-MODELS = {
-    **{f"llama, heads of {name}": (llama, settings) for name, settings in HEADS.items()},
-    "qwen3.5": (qwen35, {"head_dim": 256, "linear_key_head_dim": 128, "linear_value_head_dim": 128}),
-}
 
 
 def greedy(count: int) -> SamplingParams:
@@ -77,27 +76,20 @@ def test_labkit_tiny(tiny_path: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_random_models_in_batches(name: str, kv: str, tmp_path: Path, seed: int) -> None:
     """Prompts around the ends of pages, in chunks that end anywhere, beside decodes."""
-    make, settings = MODELS[name]
-    path = saved(gentle(make(**settings)), tmp_path)
-    prompts = [random_ids(VOCABULARY, count) for count in (1, 63, 64, 65, 130, 300)]
-    limits = {"prefill_tokens": 150, "mixed_prefill_tokens": 50}
-    compare(path, prompts, 6, "float16", kv_cache_dtype=kv, **limits)
+    path = random_model(name, tmp_path)
+    compare(path, prompts_of(LENGTHS), 6, "float16", kv_cache_dtype=kv, **LIMITS)
 
 
-@pytest.mark.parametrize("leftovers", ["none", "int4", "int8"])
-@pytest.mark.parametrize("group", [16, 32, 128])
+@pytest.mark.parametrize("leftovers", LEFTOVERS)
+@pytest.mark.parametrize("group", GROUPS)
 def test_quantized_weights(leftovers: str, group: int, tmp_path: Path, seed: int) -> None:
-    model = gentle(llama(head_dim=64, hidden_size=256, intermediate_size=384))
-    write_awq_checkpoint(tmp_path, model, group_size=group, skip=("up_proj",))
-    prompts = [random_ids(VOCABULARY, count) for count in (2, 40, 200)]
-    compare(tmp_path, prompts, 6, "float16", quantize_leftovers=leftovers)
+    path = quantized_model(group, tmp_path)
+    compare(path, prompts_of(QUANTIZED_LENGTHS), 6, "float16", quantize_leftovers=leftovers)
 
 
 @pytest.mark.parametrize("name", ["llama, heads of 64", "qwen3.5"])
 def test_preempted_and_recomputed(name: str, tmp_path: Path, seed: int) -> None:
-    make, settings = MODELS[name]
-    path = saved(gentle(make(**settings)), tmp_path)
-    prompts = [random_ids(VOCABULARY, 60) for _ in range(4)]
+    path, prompts = random_model(name, tmp_path), prompts_of((60,) * 4)
     preempted = []
     with LLM(path, executor="cuda") as llm:
         expected = llm.generate(prompts, greedy(12))
@@ -129,11 +121,8 @@ def no_waiting() -> Iterator[None]:
 @pytest.mark.parametrize("kv", ["auto", "int4"])
 @pytest.mark.parametrize("name", ["llama, heads of 64", "qwen3.5"])
 def test_the_model_never_waits_for_the_gpu(name: str, kv: str, tmp_path: Path, seed: int) -> None:
-    make, settings = MODELS[name]
-    prompts = [random_ids(VOCABULARY, count) for count in (3, 70)]
-    with LLM(
-        saved(gentle(make(**settings)), tmp_path), executor="cuda", kv_cache_dtype=kv, mixed_prefill_tokens=20
-    ) as llm:
+    path, prompts = random_model(name, tmp_path), prompts_of((3, 70))
+    with LLM(path, executor="cuda", kv_cache_dtype=kv, mixed_prefill_tokens=20) as llm:
         llm.generate(prompts, greedy(3))  # what is compiled and allocated once
         engine, steps = llm.engine, []
         run = engine.runner.run
@@ -149,8 +138,7 @@ def test_the_model_never_waits_for_the_gpu(name: str, kv: str, tmp_path: Path, s
 
 
 def test_calls_from_several_threads(tmp_path: Path, seed: int) -> None:
-    path = saved(gentle(llama(head_dim=64)), tmp_path)
-    prompts = [random_ids(VOCABULARY, 20 + i) for i in range(6)]
+    path, prompts = random_model("llama, heads of 64", tmp_path), prompts_of(tuple(range(20, 26)))
     with LLM(path, executor="cuda") as llm:
         expected = [llm.generate([prompt], greedy(5))[0].token_ids for prompt in prompts]
         with ThreadPoolExecutor(3) as pool:
@@ -160,7 +148,7 @@ def test_calls_from_several_threads(tmp_path: Path, seed: int) -> None:
 
 
 def test_sampling_is_reproducible(tmp_path: Path, seed: int) -> None:
-    path, prompt = saved(gentle(llama(head_dim=64)), tmp_path), random_ids(VOCABULARY, 9)
+    path, [prompt] = random_model("llama, heads of 64", tmp_path), prompts_of((9,))
     params = SamplingParams(temperature=1, top_p=0.9, seed=7, max_tokens=20, ignore_eos=True, logprobs=3)
     with LLM(path, executor="cuda") as llm:
         [first], [second] = llm.generate([prompt], params), llm.generate([prompt], params)

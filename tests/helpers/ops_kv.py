@@ -86,13 +86,15 @@ def tensors_of(store: PageStore) -> list[Tensor]:
 
 
 def hard_heads(tokens: int, heads: int, dim: int, *, finite: bool = False) -> Tensor:
-    """fp16 heads of which some have outliers, one value, next to nothing, or (unless finite) NaN and infinity."""
+    """fp16 heads of which some have outliers, one value, nearly none, the largest halves, or (unless finite) NaN."""
     x = torch.randn(tokens, heads, dim) * 10 ** torch.empty(tokens, heads, 1).uniform_(-3, 2)
     odd = torch.randint(0, 8, (tokens, heads))
     x[..., dim // 3] = torch.where(odd == 0, 6e4, x[..., dim // 3])
     x[..., -1] = torch.where(odd == 1, -6e4, x[..., -1])
     x = torch.where((odd == 2)[..., None], x.mean(-1, keepdim=True), x)
     x = torch.where((odd == 3)[..., None], x * 1e-6, x)
+    x[..., 0] = torch.where(odd == 6, 65504, x[..., 0])
+    x[..., -1] = torch.where(odd == 6, -65504, x[..., -1])
     if not finite:
         x[..., 1] = torch.where(odd == 4, torch.nan, x[..., 1])
         x[..., 0] = torch.where(odd == 5, -torch.inf, x[..., 0])

@@ -232,11 +232,13 @@ def test_a_token_that_a_row_does_not_see(rung: str, name: str, seed: int) -> Non
     check(Inputs(inputs.k, inputs.v, q[:, :1]), rung, name)
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_values_whose_last_code_is_beyond_half_precision(rung: str, seed: int) -> None:
-    """65504 in INT8 is 127 times a step that was rounded up: 65532, which no half holds."""
+def test_values_whose_last_code_would_be_beyond_half_precision(rung: str, name: str, seed: int) -> None:
+    """65504 is 127 (or 15) times a step that, rounded up, no half would hold; here nearly all weight lies on it."""
     inputs = ordinary()
     inputs.q[:] = inputs.q[:, :1].sign()
-    inputs.k[3] = -10 * DIM**-0.5 * inputs.q[0, 0].float()
+    inputs.k[3] = 10 * DIM**-0.5 * inputs.q[0, 0].float()
     inputs.v[3] = 65504
-    check(inputs, rung, "int8")
+    inputs.v[3, ..., ::64] = -65504
+    check(inputs, rung, name)

@@ -40,6 +40,29 @@ def test_int4_round_trip_is_within_half_a_step(magnitude: float, shift: float, d
     assert words.shape == (40, 3, dim // 8) and words.dtype == torch.int32
 
 
+def near_the_largest_half() -> torch.Tensor:
+    """fp32 [400, 64] of halves: their largest is one of the last 200 below infinity, their least anything."""
+    halves = torch.linspace(65504 - 200 * 32, 65504, 201).repeat(2)[:400, None]
+    x = -halves + 2 * halves * torch.rand(400, 64)
+    x[:, 5:6] = halves
+    x[200:, 7] = -65504
+    return x.half().float()
+
+
+def test_every_code_of_large_values_is_a_finite_half(seed: int) -> None:
+    """Half steps hold there too: the next lower step moves the last code by less than that."""
+    x = near_the_largest_half()
+    q, scale = quantize_int8(x)
+    assert (127 * scale.float() <= 65504).all()
+    assert ((dequantize_int8(q, scale) - x).abs() <= scale.float()[..., None] * 0.5001).all()
+    words, pairs = quantize_int4(x)
+    step, low = pairs[..., 0].float(), pairs[..., 1].float()
+    assert (low + 15 * step <= 65504).all() and dequantize_int4(words, pairs).half().isfinite().all()
+    assert ((dequantize_int4(words, pairs) - x).abs() <= step * NEARLY_HALF).all()
+    rounded = ((x.amax(-1) - low[:, 0]) / 15).half().float()
+    assert (low[:, 0] + 15 * rounded > 65504).any(), "no group of these would pass the largest half"
+
+
 def test_int4_of_equal_values_and_of_nan() -> None:
     same = torch.full((2, 64), 3.25)
     assert torch.equal(dequantize_int4(*quantize_int4(same)), same)
