@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.ops.layout import CHUNK
 from labkit.ops.rmsnorm import l2norm
-
-CHUNK = 64
 
 
 def causal_conv(u: Tensor, history: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
