@@ -11,6 +11,7 @@ from labkit.bench.attention_cases import Geometry, kv_format
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages, PageStore
+from labkit.quant.pack import from_nibble_order
 
 STEP8, STEP4, LOWEST4 = 0.02, 0.3, -2.25  # scales of INT8, scales and biases of INT4: values of the order of 1
 
@@ -82,7 +83,7 @@ def _halves(values: Tensor, params: Tensor, bits: int) -> Tensor:
         return values.half() * params[..., None]
     packed = values.view(torch.uint8).unflatten(-1, (-1, 4))  # the four bytes of a word, low first
     nibbles = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)  # in the order of their places
-    natural = nibbles.unflatten(-1, (2, 4)).transpose(-1, -2).flatten(-3)  # NIBBLE_INPUT: evens first, then odds
+    natural = from_nibble_order(nibbles).flatten(-2)
     scale, low = params[..., None].unbind(-2)
     groups = natural.unflatten(-1, (params.shape[-2], -1))
     return torch.addcmul(low, groups.half(), scale).flatten(-2)

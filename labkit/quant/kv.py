@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from labkit.errors import ConfigError
-from labkit.quant.pack import NIBBLE_INPUT, PER_WORD
+from labkit.quant.pack import PER_WORD, from_nibble_order, to_nibble_order
 
 GROUP = 64  # elements of a head that share a pair of halves
 FINEST_STEP = 2.0**-17  # below it a half has so few bits that a scale is off by more than a group can bear
@@ -108,15 +108,13 @@ def quantize_int4(x: Tensor) -> tuple[Tensor, Tensor]:
     reach = groups.amax(dim=-1) - low.float()
     scale = _stored_step(reach / 15, low.float(), 15)
     q = ((groups - low.float()[..., None]) / scale.float()[..., None]).round().clamp(0, 15)
-    words = q.nan_to_num().to(torch.int32).flatten(-2).unflatten(-1, (-1, PER_WORD))[..., list(NIBBLE_INPUT)]
+    words = to_nibble_order(q.nan_to_num().to(torch.int32).flatten(-2).unflatten(-1, (-1, PER_WORD)))
     return (words << _shifts(x.device)).sum(-1, dtype=torch.int32), torch.stack((scale, low), dim=-1)
 
 
 def dequantize_int4(words: Tensor, pairs: Tensor) -> Tensor:
     """The inverse: int32 [..., D / 8], fp16 [..., D / 64, 2] -> fp32 [..., D]."""
-    nibbles = (words[..., None] >> _shifts(words.device)) & 15
-    q = torch.empty_like(nibbles)
-    q[..., list(NIBBLE_INPUT)] = nibbles
+    q = from_nibble_order((words[..., None] >> _shifts(words.device)) & 15)
     scale, low = pairs.float()[..., None].unbind(-2)
     return (q.flatten(-2).unflatten(-1, (pairs.shape[-2], -1)).float() * scale + low).flatten(-2)
 

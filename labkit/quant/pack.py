@@ -133,7 +133,7 @@ def _whole_tiles(rows: Tensor, tiles: int) -> Tensor:
 
 def _to_words(q: Tensor) -> Tensor:
     """uint8 [..., 8] in the order of K -> int32 [...]."""
-    nibbles = q[..., list(NIBBLE_INPUT)]
+    nibbles = to_nibble_order(q)
     return (nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)).contiguous().view(torch.int32).squeeze(-1)
 
 
@@ -141,4 +141,14 @@ def _from_words(words: Tensor) -> Tensor:
     """int32 [...] -> uint8 [..., 8] in the order of K."""
     octets = words.contiguous().unsqueeze(-1).view(torch.uint8)
     nibbles = torch.stack((octets & 15, octets >> 4), dim=-1).flatten(-2)
-    return nibbles[..., torch.tensor(NIBBLE_INPUT).argsort().tolist()]
+    return from_nibble_order(nibbles)
+
+
+def to_nibble_order(x: Tensor) -> Tensor:
+    """[..., 8] by ``NIBBLE_INPUT``: even elements, then odd ones. Views alone: an index would be copied to a GPU."""
+    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
+def from_nibble_order(nibbles: Tensor) -> Tensor:
+    """The inverse of ``to_nibble_order``."""
+    return nibbles.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.pretend_gpu import GPU, pretend_gpu
 
 from labkit.errors import ConfigError
 from labkit.quant.kv import (
@@ -101,3 +102,14 @@ def test_formats() -> None:
         KVFormat.named("fp8", torch.float16)
     with pytest.raises(ConfigError, match="multiple of 8"):
         quantize_int4(torch.zeros(2, 12))
+
+
+def test_a_gpu_is_neither_asked_nor_told_anything(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Each would wait for it, in every layer where the library attends."""
+    x = torch.randn(3, 64)
+    with pretend_gpu(monkeypatch) as gpu:
+        there = x.to(GPU)
+        gpu.clear()
+        back = dequantize_int4(*quantize_int4(there)), dequantize_int8(*quantize_int8(there))
+        assert not gpu.reads and not gpu.uploads
+        assert torch.equal(back[0].cpu(), dequantize_int4(*quantize_int4(x)))

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from labkit.errors import KernelArgumentError
 from labkit.quant.int4 import Form, Int4Weight
-from labkit.quant.pack import GROUP_SIZES, PackedInt4, pack, unpack
+from labkit.quant.pack import (
+    GROUP_SIZES,
+    NIBBLE_INPUT,
+    PackedInt4,
+    from_nibble_order,
+    pack,
+    to_nibble_order,
+    unpack,
+)
 
 FORMS: tuple[Form, Form] = ("scale_zero", "scale_bias")
 
@@ -139,3 +147,9 @@ def test_any_bias_will_do() -> None:
     weight = draw(8, 2, 32, "scale_bias")
     weight.groups[3, 1, 1] = -7.25
     assert_equal(unpack(pack(weight)), weight)
+
+
+def test_the_order_of_nibbles_and_its_inverse() -> None:
+    x = torch.arange(48).view(2, 3, 8)
+    assert torch.equal(to_nibble_order(x), x[..., list(NIBBLE_INPUT)])
+    assert torch.equal(from_nibble_order(to_nibble_order(x)), x)
