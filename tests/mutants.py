@@ -72,6 +72,7 @@ GEMV_SUM_5 = "if (lane % (GROUP_CHUNKS * 8) == 0) shared.sums[lane / (GROUP_CHUN
 WIDE_MERGE = "if (threadIdx.x % WARP == j) part[j] = make_float2(largest[j], total);"
 PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
 INT8_SCALE = "if (K_BITS == 8 && part == 0) params[i] = __half2half2(keys.scale(token));"
+LOADED_TWICE = "the same values are then loaded twice"
 ONLY_SLOWER = "a full page then goes through the steps of a partly filled one, which change nothing in it"
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/reduce.cuh", "if (lane == 0) sums[threadIdx.x / WARP] = value;"): ALL_THE_SAME,
@@ -96,7 +97,13 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "attention_decode/2_packed_group.cu",
         "if (slice.idle()) return;",
     ): "only slices without rows are idle there, and they have nothing to store",
+    ("attention_decode/4_wide.cu", "if (CARRIED) load_values(values_ahead, value_part);"): LOADED_TWICE,
+    ("attention_decode/4_wide.cu", "if (!CARRIED) load_values(values_ahead, value_part);"): LOADED_TWICE,
     ("attention_decode/wide_values.cuh", WIDE_MERGE): ALL_THE_SAME,
+    (
+        "attention_decode/wide_values.cuh",
+        "if (i < PIECES) totals.pieces[i] = mine[n];",
+    ): "behind the pieces is room for sums that nobody needs any more",
     ("attention_decode/packed.cuh", PACKED_MERGE): ALL_THE_SAME,
     ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,
     ("attention_prefill/tensor.cuh", "if (position >= PAGE_TOKENS - 1) return;"): ONLY_SLOWER,
