@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from helpers.tools import load_tool
 
-from labkit.bench.attention_calls import DENSE, GATHERED, LABKIT
+from labkit.bench.attention_calls import DENSE, GATHERED
 from labkit.bench.attention_cases import DecodeCase, PrefillCase, geometry
 from labkit.bench.attention_times import AttentionBench, DecodeTimes, PrefillTimes
+from labkit.bench.clock import LABKIT
 from labkit.device.build_all import Row
 from labkit.device.ladder import Ladder
 from labkit.device.nvrtc import find_nvrtc
 from labkit.ops import attention_prefill, rmsnorm
 
-ROOT = Path(__file__).parents[1]
-
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("attention_page", ROOT / "tools" / "attention_page.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("attention_page")
 
 
 def bench(seconds: dict[str, float], kv: str = "int8", context: int = 65536) -> dict[str, Any]:
@@ -122,8 +116,8 @@ def test_shared_memory_counts_what_a_launch_asks_for(tool: ModuleType) -> None:
     asked = attention_prefill.shared_bytes("2_tensor_cores", 256)
     assert asked > 48 * 1024
     row = Row(**sizes, **names, rung="2_tensor_cores", occupancy=0.5, main_loop={"tensor": 7})
-    cells = tool._kernel(row, "fp16", ["tensor", "other"]).split(" | ")
-    assert cells[6:] == [f"{1000 + asked:,}", "6%", "7", " |"]
+    cells = tool.needs(row, tool._asked_bytes(row), ["tensor", "other"])
+    assert cells[3:] == [f"{1000 + asked:,}", "6%", 7, ""]
 
 
 def test_a_ladder_that_is_not_there_yet(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

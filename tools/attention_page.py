@@ -9,24 +9,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+from pages import (
+    DOCS,
+    MODEL,
+    RANKS,
+    benches,
+    needs,
+    needs_head,
+    origin,
+    static_head,
+    table_head,
+    table_row,
+    unmeasured,
+)
+
+from labkit.bench.figures import figure, kernels_of, percent
 from labkit.device.build_all import Row, Wanted, build_all
 from labkit.device.ladder import Ladder, Macros
-from labkit.device.main_loop import KINDS, OTHER
-from labkit.device.nvrtc import find_nvrtc
-from labkit.device.occupancy import v100_occupancy
 from labkit.model.config import parse_config
 from labkit.model.named import NAMED_CONFIGS
 from labkit.ops.attention_prefill import shared_bytes
 from labkit.ops.ladders import LADDERS
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "attention.md"
-MEASURED = ROOT / "docs" / "measured"
+PAGE = DOCS / "attention.md"
+COMMAND = "labkit bench attention"
 OPS = ("qk_norm_rope_kv", "attention_decode", "attention_prefill")
-MODEL, RANKS = "Qwen3.5-27B", 2
 KV_DTYPES = ("fp16", "int8", "int4", "k8v4")
 LABKIT, GATHERED, DENSE = "labkit", "gather + SDPA", "SDPA dense"
 # What had been asked of decode at 64K tokens and six query heads on a KV head, as a share of a copy.
@@ -35,8 +44,7 @@ WANTED_AT, WANTED, BEATS_FROM = 65536, {"fp16": 0.70, "int8": 0.55, "int4": 0.35
 
 def page() -> str:
     """The whole page as Markdown."""
-    benches = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(MEASURED.glob("attention-*.json"))]
-    return "\n".join([*_head(), *measured(benches), *static()]) + "\n"
+    return "\n".join([*_head(), *measured(benches("attention")), *static()]) + "\n"
 
 
 def _head() -> list[str]:
@@ -55,30 +63,19 @@ def _head() -> list[str]:
 # Measured
 
 
-def measured(benches: Sequence[dict[str, Any]]) -> list[str]:
+def measured(documents: Sequence[dict[str, Any]]) -> list[str]:
     """The tables of each file that ``labkit bench attention --json`` wrote."""
-    if not benches:
-        return ["## Speed", "", "Not yet measured: `labkit bench attention` does it on an NVIDIA GPU.", ""]
-    return [line for bench in benches for line in _bench(bench)]
+    return [line for document in documents for line in _bench(document)] if documents else unmeasured(COMMAND)
 
 
 def _bench(bench: dict[str, Any]) -> list[str]:
-    lines = [
-        f"## {bench['device']}",
-        "",
-        f"Measured {bench['date']}: driver {bench['driver']}, torch {bench['torch']}, labkit {bench['labkit']} (kernel",
-        f"sources `{bench['kernels'][:12]}`), `labkit bench attention`, everything in one run; CUDA graphs that rotate",
-        "over buffers larger than twice the L2, median of ten. A copy of 1 GiB moves",
-        f"{bench['copy_gb_per_s']:,.0f} GB/s, read plus written. V100: not yet measured.",
-        "",
-    ]
-    return [*lines, *_decode(bench["decode"]), *_prefill(bench["prefill"])]
+    return [*origin(bench, COMMAND), *_decode(bench["decode"]), *_prefill(bench["prefill"])]
 
 
 def _decode(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    kernels = _kernels(row["microseconds"] for row in rows)
+    kernels = kernels_of(rows)
     lines = [
         "### Decode",
         "",
@@ -87,15 +84,13 @@ def _decode(rows: list[dict[str, Any]]) -> list[str]:
         "torch's scaled_dot_product_attention; `SDPA dense` has that cache already. What takes over 0.25 s a call or",
         "does not fit into memory is left out.",
         "",
-        _row("heads", "batch", "context", "KV", "MB", *kernels, "GB/s", "of copy"),
-        "|---" + "|--:" * (len(kernels) + 6) + "|",
+        *table_head(["heads"], ["batch", "context", "KV", "MB", *kernels, "GB/s", "of copy"]),
     ]
     for row in rows:
-        times = [_figure(row["microseconds"].get(kernel)) for kernel in kernels]
-        share = row["share_of_copy"]
-        rates = _figure(row["gb_per_s"].get(LABKIT), 0), "-" if share is None else f"{share:.0%}"
+        times = [figure(row["microseconds"].get(kernel)) for kernel in kernels]
+        rates = figure(row["gb_per_s"].get(LABKIT), 0), percent(row["share_of_copy"])
         place = row["model"], row["batch"], f"{row['context']:,}", row["kv"], f"{row['mb']:,.1f}"
-        lines.append(_row(*place, *times, *rates))
+        lines.append(table_row(*place, *times, *rates))
     return [*lines, "", *targets(rows), ""]
 
 
@@ -131,21 +126,19 @@ def _named(rows: list[dict[str, Any]], judged: list[dict[str, Any]]) -> str:
 def _prefill(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    kernels = _kernels(row["tflop_per_s"] for row in rows)
+    kernels = kernels_of(rows, "tflop_per_s")
     lines = [
         "### Prefill",
         "",
         "TFLOP/s of the pairs that a causal mask leaves, the last `chunk` tokens of `context`. On a GPU without a",
         "tensor core for `m8n8k4` labkit takes the library; its kernels stand here all the same.",
         "",
-        _row("heads", "chunk", "context", "KV", "GFLOP", *kernels),
-        "|---" + "|--:" * (len(kernels) + 4) + "|",
+        *table_head(["heads"], ["chunk", "context", "KV", "GFLOP", *kernels]),
     ]
     for row in rows:
-        rates = [_figure(row["tflop_per_s"].get(kernel)) for kernel in kernels]
-        lines.append(
-            _row(row["model"], f"{row['chunk']:,}", f"{row['context']:,}", row["kv"], f"{row['gflop']:,.0f}", *rates)
-        )
+        rates = [figure(row["tflop_per_s"].get(kernel)) for kernel in kernels]
+        place = row["model"], f"{row['chunk']:,}", f"{row['context']:,}", row["kv"], f"{row['gflop']:,.0f}"
+        lines.append(table_row(*place, *rates))
     return [*lines, ""]
 
 
@@ -154,15 +147,7 @@ def _prefill(rows: list[dict[str, Any]]) -> list[str]:
 
 def static() -> list[str]:
     """Registers, shared memory, spills, occupancy and the main loops' instructions of every rung for sm_70."""
-    lines = [
-        "## On a V100, from the compiler",
-        "",
-        f"{MODEL} on one of {RANKS} GPUs, `sm_70` machine code by {find_nvrtc()}: counted, not measured. Shared memory",
-        "is in bytes, with what a launch asks for; occupancy is the share of a multiprocessor's 64 warps that fit. The",
-        "columns on the right count the instructions of each kind in one pass of the innermost main loop (an",
-        "`mma.m8n8k4` is four HMMA, `tensor`). The older rungs are listed for fp16 pages only.",
-        "",
-    ]
+    lines = static_head(" The older rungs are listed for fp16 pages only.")
     for op in OPS:
         ladder = LADDERS.get(op)
         lines += [f"### {op}", "", *(_ladder(ladder) if ladder else ["Not in the ladders yet."]), ""]
@@ -170,13 +155,11 @@ def static() -> list[str]:
 
 
 def _ladder(ladder: Ladder) -> list[str]:
-    kinds = [*KINDS, OTHER]
-    head = _row("rung", "KV", "kernel", "threads", "registers", "spills", "shared", "occupancy", *kinds)
-    lines = [head, "|---|---|---" + "|--:" * (len(kinds) + 5) + "|"]
+    lines = needs_head("rung", "KV", "kernel")
     builds = list(_builds(ladder))
     for rung, names, macros in builds:
         for row in build_all([Wanted(ladder.op, rung, macros, ladder.entries)]):
-            lines.append(_kernel(row, ", ".join(names), kinds))
+            lines.append(table_row(f"`{row.rung}`", ", ".join(names), f"`{row.entry}`", *needs(row, _asked_bytes(row))))
     return lines if builds else ["No kernel for this model."]
 
 
@@ -192,32 +175,9 @@ def _builds(ladder: Ladder) -> Iterable[tuple[str, list[str], Macros]]:
         yield from ((rung, names, macros) for names, macros in named.values())
 
 
-def _kernel(row: Row, names: str, kinds: list[str]) -> str:
-    spills, loop = row.spill_stores + row.spill_loads, row.main_loop or {}
-    shared = row.shared_bytes + _dynamic_bytes(row)
-    occupancy = v100_occupancy(row.block_threads, row.registers, shared).fraction
-    needs = row.block_threads, row.registers, spills, f"{shared:,}", f"{occupancy:.0%}"
-    return _row(f"`{row.rung}`", names, f"`{row.entry}`", *needs, *(loop.get(kind, "") for kind in kinds))
-
-
-def _dynamic_bytes(row: Row) -> int:
+def _asked_bytes(row: Row) -> int:
     """Shared memory that the operation asks for when it launches the kernel."""
     return shared_bytes(row.rung, int(row.macros["HEAD_DIM"])) if row.op == "attention_prefill" else 0
-
-
-# Both
-
-
-def _kernels(rows: Iterable[dict[str, float]]) -> list[str]:
-    return list(dict.fromkeys(kernel for row in rows for kernel in row))
-
-
-def _row(*cells: object) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
-
-
-def _figure(value: float | None, decimals: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{decimals}f}"
 
 
 def main() -> int:

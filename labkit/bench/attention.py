@@ -13,15 +13,12 @@ what it needs besides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from labkit import __version__
 from labkit.bench.attention_calls import (
     DENSE,
     GATHERED,
@@ -36,27 +33,23 @@ from labkit.bench.attention_calls import (
 )
 from labkit.bench.attention_cases import DecodeCase, PrefillCase
 from labkit.bench.attention_data import Pool, random_pool
-from labkit.bench.attention_times import AttentionBench, DecodeTimes, PrefillTimes, Seconds
-from labkit.bench.gemv import copy_gb_per_s
-from labkit.bench.graph_timing import Call, graph_seconds, rotations, seconds_once
-from labkit.bench.machine import driver_version
-from labkit.device.cache import digest
-from labkit.device.sources import read_rung
-from labkit.errors import ExecutorError
+from labkit.bench.attention_times import AttentionBench, DecodeTimes, PrefillTimes
+from labkit.bench.clock import (
+    Clock,
+    Progress,
+    Seconds,
+    copy_gb_per_s,
+    current_gpu,
+    fitting,
+    origin,
+    seconds_if_it_fits,
+    sources_digest,
+    timed,
+)
 from labkit.ops.ladders import LADDERS
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"
-LONGEST = 0.25  # seconds of a call: slower rungs are left out
-
-Progress = Callable[[int, int, str], None]  # done, total, what comes next
-
-
-@dataclass(frozen=True)
-class Clock:
-    """How calls are timed: seconds of one (None: too slow), and how many buffers of so many bytes they rotate over."""
-
-    seconds: Callable[[Sequence[Call]], float | None]
-    copies: Callable[[int], int]
+LIBRARY = (GATHERED, DENSE)
 
 
 def bench_attention(
@@ -67,28 +60,15 @@ def bench_attention(
     progress: Progress | None = None,
 ) -> AttentionBench:
     """Measure on the current GPU. Raises ExecutorError without one, or if its memory does not hold a case."""
-    if not torch.cuda.is_available():
-        message = "labkit bench attention measures on an NVIDIA GPU, and torch sees none."
-        raise ExecutorError(message, cure="Run it there.")
-    device = torch.device("cuda", torch.cuda.current_device())
-    clock = Clock(graph_median, partial(rotations, device=device))
+    device = current_gpu("labkit bench attention")
     copy = copy_gb_per_s(device)
-    decoded, prefilled = measure(decode, prefill, kv_dtypes, device, clock, all_rungs, progress)
-    name, torch_version, date = torch.cuda.get_device_name(device), torch.__version__, datetime.now(UTC).date()
-    origin = name, driver_version(), torch_version, __version__, timed_kernels(), date.isoformat()
-    return AttentionBench(*origin, copy, tuple(decoded), tuple(prefilled))
+    decoded, prefilled = measure(decode, prefill, kv_dtypes, device, Clock.of(device), all_rungs, progress)
+    return AttentionBench(*origin(device, timed_kernels()), copy, tuple(decoded), tuple(prefilled))
 
 
 def timed_kernels() -> str:
-    """A digest of the ladders' sources: figures that were measured with others may be out of date."""
-    used = [(op, rung) for op in (DECODE, PREFILL) if op in LADDERS for rung in LADDERS[op].rungs]
-    return digest([[op, rung, read_rung(op, rung).digest] for op, rung in used])
-
-
-def graph_median(calls: Sequence[Call]) -> float | None:
-    """Seconds per call in a CUDA graph of all of them; None where one alone takes more than LONGEST."""
-    once = seconds_once(calls[0])
-    return graph_seconds(calls, once).median if once <= LONGEST else None
+    """A digest of the ladders' sources."""
+    return sources_digest((op, rung) for op in (DECODE, PREFILL) for rung in _rungs(op))
 
 
 def measure(
@@ -106,14 +86,11 @@ def measure(
     for done, case in enumerate(cases):
         if progress:
             progress(done, len(cases), str(case))
-        try:
+        with fitting(case, "Leave it out with --context or --batch."):
             if isinstance(case, DecodeCase):
                 decoded += _decode(case, kv_dtypes, device, clock, all_rungs)
             else:
                 prefilled += _prefill(case, kv_dtypes, device, clock, all_rungs)
-        except torch.OutOfMemoryError:
-            cure = "Leave it out with --context or --batch."
-            raise ExecutorError(f"The GPU's memory does not hold the case {case}.", cure=cure) from None
     return decoded, prefilled
 
 
@@ -131,17 +108,17 @@ def _decode(
             **decode_calls(q, pool, rungs),
             GATHERED: gathered_calls(attend, [asked] * len(pool.batches), pool),
         }
-        yield DecodeTimes(case, kv, {**_timed(calls, clock), **dense})
+        yield DecodeTimes(case, kv, {**timed(calls, clock, LIBRARY), **dense})
 
 
 def _faster(q: Tensor, caches: list[tuple[Tensor, Tensor]], clock: Clock) -> tuple[Attend, Seconds]:
     """The faster way of asking the library, and how long it takes."""
     ways: tuple[Attend, ...] = (by_heads, by_groups)
-    found = [(_library(dense_calls(way, [q] * len(caches), caches), clock), way) for way in ways]
-    timed = [(seconds, way) for seconds, way in found if seconds is not None]
-    if not timed:
+    found = [(seconds_if_it_fits(dense_calls(way, [q] * len(caches), caches), clock), way) for way in ways]
+    measured = [(seconds, way) for seconds, way in found if seconds is not None]
+    if not measured:
         return by_heads, {}
-    seconds, way = min(timed, key=lambda each: each[0])
+    seconds, way = min(measured, key=lambda each: each[0])
     return way, {DENSE: seconds}
 
 
@@ -150,7 +127,7 @@ def _prefill(
 ) -> Iterator[PrefillTimes]:
     caches = _caches(case, 1, clock.copies(case.moved_bytes("fp16")), device)
     qs = [queries(case.geometry, case.chunk, device) for _ in caches]
-    dense = _timed({DENSE: dense_calls(by_heads, [q[None] for q in qs], caches)}, clock)
+    dense = timed({DENSE: dense_calls(by_heads, [q[None] for q in qs], caches)}, clock, LIBRARY)
     rungs = _rungs(PREFILL) if all_rungs else _rungs(PREFILL)[-1:]
     for kv in kv_dtypes:
         pool = _pool(case, kv, clock, device)
@@ -159,7 +136,7 @@ def _prefill(
             **prefill_calls(qs, pool, rungs),
             GATHERED: gathered_calls(by_heads, [q[None] for q in qs], pool),
         }
-        yield PrefillTimes(case, kv, {**_timed(calls, clock), **dense})
+        yield PrefillTimes(case, kv, {**timed(calls, clock, LIBRARY), **dense})
 
 
 def _pool(case: PrefillCase, kv: str, clock: Clock, device: torch.device) -> Pool:
@@ -175,22 +152,6 @@ def _caches(
     size = sequences, case.geometry.kv_heads, case.context, case.geometry.head_dim
     new = partial(torch.randn, size, dtype=torch.float16, device=device)
     return [(new(), new()) for _ in range(count)]
-
-
-def _timed(calls: dict[str, list[Call]], clock: Clock) -> Seconds:
-    found = {
-        name: _library(group, clock) if name in (GATHERED, DENSE) else clock.seconds(group)
-        for name, group in calls.items()
-    }
-    return {name: seconds for name, seconds in found.items() if seconds is not None}
-
-
-def _library(calls: list[Call], clock: Clock) -> float | None:
-    """None also where its workspaces do not fit: that is no reason to measure nothing else."""
-    try:
-        return clock.seconds(calls)
-    except torch.OutOfMemoryError:
-        return None
 
 
 def _rungs(op: str) -> tuple[str, ...]:

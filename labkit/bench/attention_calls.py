@@ -12,12 +12,12 @@ from torch.nn.attention.bias import causal_lower_right
 
 from labkit.bench.attention_cases import Geometry
 from labkit.bench.attention_data import Pool, dense_cache
+from labkit.bench.clock import LABKIT
 from labkit.bench.graph_timing import Call
 from labkit.ops.attention_decode import attention_decode
 from labkit.ops.attention_prefill import attention_prefill
 from labkit.ops.paged_kv import KVPages
 
-LABKIT = "labkit"  # the rung that runs unless another is asked for
 GATHERED, DENSE = "gather + SDPA", "SDPA dense"  # the library over pages that it copies first; over a dense fp16 cache
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # q [S, rows, heads, D], K and V [S, kv_heads, N, D] -> as q

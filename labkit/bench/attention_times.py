@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.bench.attention_calls import LABKIT
 from labkit.bench.attention_cases import DecodeCase, PrefillCase
-
-Seconds = dict[str, float]  # of one call, by the kernel's name
+from labkit.bench.clock import LABKIT, Seconds, microseconds
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class DecodeTimes:
         rates = {kernel: nbytes / seconds / 1e9 for kernel, seconds in self.seconds.items()}
         share = rates[LABKIT] / copy_gb_per_s if LABKIT in rates else None
         place = {"model": self.case.geometry.name, "batch": self.case.batch, "context": self.case.context}
-        figures = {"mb": nbytes / 1e6, "microseconds": _microseconds(self.seconds), "gb_per_s": rates}
+        figures = {"mb": nbytes / 1e6, "microseconds": microseconds(self.seconds), "gb_per_s": rates}
         return {**place, "kv": self.kv, **figures, "share_of_copy": share}
 
 
@@ -41,7 +39,7 @@ class PrefillTimes:
         """TFLOP/s count the pairs that the causal mask leaves."""
         rates = {kernel: self.case.flop / seconds / 1e12 for kernel, seconds in self.seconds.items()}
         place = {"model": self.case.geometry.name, "chunk": self.case.chunk, "context": self.case.context}
-        figures = {"gflop": self.case.flop / 1e9, "microseconds": _microseconds(self.seconds), "tflop_per_s": rates}
+        figures = {"gflop": self.case.flop / 1e9, "microseconds": microseconds(self.seconds), "tflop_per_s": rates}
         return {**place, "kv": self.kv, **figures}
 
 
@@ -63,7 +61,3 @@ class AttentionBench:
         """For --json."""
         decode = [times.to_dict(self.copy_gb_per_s) for times in self.decode]
         return {**vars(self), "decode": decode, "prefill": [t.to_dict() for t in self.prefill], "origin": "measured"}
-
-
-def _microseconds(seconds: Seconds) -> dict[str, float]:
-    return {kernel: 1e6 * value for kernel, value in seconds.items()}

@@ -8,20 +8,17 @@ speed with which the same product is done, in the same INT4 bytes, so that the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit import __version__
+from labkit.bench.clock import Progress, copy_gb_per_s, current_gpu, origin
 from labkit.bench.graph_timing import Call, graph_seconds, rotations, seconds_once
-from labkit.bench.machine import driver_version
 from labkit.bench.tune_weights import random_weights, weight_bytes
-from labkit.errors import ExecutorError
 from labkit.ops.awq_gemv import RUNGS, awq_gemv
 from labkit.ops.linear_candidates import timed_kernels
 from labkit.ops.tuning_table import WeightShape
@@ -45,10 +42,7 @@ SHAPES = tuple(
     )
 )
 ROWS = (1, 4)
-COPIED = 2**30  # bytes
 CUBLAS, TORCH = "cuBLAS fp16", "torch int4"
-
-Progress = Callable[[int, int, str], None]  # done, total, what comes next
 
 
 @dataclass(frozen=True)
@@ -99,29 +93,13 @@ def bench_gemv(
     progress: Progress | None = None,
 ) -> GemvBench:
     """Measure on the current GPU. Raises ExecutorError without one."""
-    if not torch.cuda.is_available():
-        raise ExecutorError("labkit bench gemv measures on an NVIDIA GPU, and torch sees none.", cure="Run it there.")
-    device, times = torch.device("cuda", torch.cuda.current_device()), list[GemvTimes]()
+    device, times = current_gpu("labkit bench gemv"), list[GemvTimes]()
     copy = copy_gb_per_s(device)
     for done, shape in enumerate(shapes):
         if progress:
             progress(done, len(shapes), str(shape))
         times += _measure(shape, rows, rungs, device)
-    return GemvBench(
-        torch.cuda.get_device_name(device), driver_version(), torch.__version__, *_origin(), copy, tuple(times)
-    )
-
-
-def _origin() -> tuple[str, str, str]:
-    return __version__, timed_kernels(), datetime.now(UTC).date().isoformat()
-
-
-def copy_gb_per_s(device: torch.device) -> float:
-    """Of a large buffer: bytes read plus bytes written, by an elementwise kernel."""
-    source = torch.zeros(COPIED // 4, device=device)
-    target = torch.empty_like(source)
-    call = partial(torch.mul, source, 1.0, out=target)
-    return 2 * COPIED / graph_seconds([call], seconds_once(call)).median / 1e9
+    return GemvBench(*origin(device, timed_kernels()), copy, tuple(times))
 
 
 def _measure(

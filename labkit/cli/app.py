@@ -16,6 +16,7 @@ import typer
 from labkit.cli import answer, machine, measure
 from labkit.cli.attention import bench_attention
 from labkit.cli.build import build
+from labkit.cli.gdn import bench_gdn
 from labkit.cli.gemv import bench_gemv
 from labkit.cli.quantize import quantize
 from labkit.cli.sim import bench_sim, sim
@@ -45,6 +46,7 @@ bench.command("sim")(bench_sim)
 bench.command("gemv")(bench_gemv)
 bench.command("sparse")(bench_sparse)
 bench.command("attention")(bench_attention)
+bench.command("gdn")(bench_gdn)
 app.add_typer(evaluate, name="eval")
 evaluate.callback()(lambda: None)
 evaluate.command("perplexity")(measure.eval_perplexity)

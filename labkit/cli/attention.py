@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from labkit.cli import options as o
+from labkit.cli.bench_tables import print_origin, table_of
 from labkit.cli.progress import progress_bar
 from labkit.errors import ConfigError
 
@@ -71,8 +70,7 @@ def _unused(part: str, batch: list[int] | None, chunks: list[int] | None) -> Non
 
 def _print(result: AttentionBench) -> None:
     document, console = result.to_dict(), Console()
-    console.print(f"{result.device}, driver {result.driver}, torch {result.torch}; measured in one run")
-    console.print(f"A copy moves {result.copy_gb_per_s:,.0f} GB/s, bytes read plus written.")
+    print_origin(console, result.device, result.driver, result.torch, result.copy_gb_per_s)
     if document["decode"]:
         console.print(_decode_table(document["decode"]))
         console.print("microseconds of a call, and GB/s of the bytes of K and V, scales included, that labkit reads")
@@ -82,42 +80,28 @@ def _print(result: AttentionBench) -> None:
 
 
 def _decode_table(rows: list[dict[str, Any]]) -> Table:
-    from labkit.bench.attention_calls import LABKIT
+    from labkit.bench.clock import LABKIT
+    from labkit.bench.figures import figure, kernels_of, percent
 
-    kernels = _kernels(row["microseconds"] for row in rows)
-    table = _table("decode", ("heads", "batch", "context", "KV", "MB", *kernels, "GB/s", "of copy"))
+    kernels = kernels_of(rows)
+    table = table_of("decode", ("heads", "batch", "context", "KV", "MB", *kernels, "GB/s", "of copy"))
     for row in rows:
-        times = (_figure(row["microseconds"].get(kernel)) for kernel in kernels)
-        share = row["share_of_copy"]
-        rate = _figure(row["gb_per_s"].get(LABKIT), 0), "-" if share is None else f"{share:.0%}"
+        times = (figure(row["microseconds"].get(kernel)) for kernel in kernels)
+        rate = figure(row["gb_per_s"].get(LABKIT), 0), percent(row["share_of_copy"])
         table.add_row(*_place(row, "batch"), f"{row['mb']:,.1f}", *times, *rate)
     return table
 
 
 def _prefill_table(rows: list[dict[str, Any]]) -> Table:
-    kernels = _kernels(row["tflop_per_s"] for row in rows)
-    table = _table("prefill", ("heads", "chunk", "context", "KV", "GFLOP", *kernels))
+    from labkit.bench.figures import figure, kernels_of
+
+    kernels = kernels_of(rows, "tflop_per_s")
+    table = table_of("prefill", ("heads", "chunk", "context", "KV", "GFLOP", *kernels))
     for row in rows:
-        rates = (_figure(row["tflop_per_s"].get(kernel)) for kernel in kernels)
+        rates = (figure(row["tflop_per_s"].get(kernel)) for kernel in kernels)
         table.add_row(*_place(row, "chunk"), f"{row['gflop']:,.0f}", *rates)
     return table
 
 
 def _place(row: dict[str, Any], count: str) -> tuple[str, str, str, str]:
     return row["model"], f"{row[count]:,}", f"{row['context']:,}", row["kv"]
-
-
-def _kernels(rows: Iterable[dict[str, float]]) -> list[str]:
-    """Every kernel that stands in some row, in order of appearance."""
-    return list(dict.fromkeys(kernel for row in rows for kernel in row))
-
-
-def _table(title: str, headings: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
-    return table
-
-
-def _figure(value: float | None, decimals: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{decimals}f}"

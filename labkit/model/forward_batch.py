@@ -1,8 +1,7 @@
 """What one step of the model needs to know, as tensors: tokens, positions, pages and state slots.
 
-Tokens of all sequences lie behind one another. Decodes (one token each) come first and are handled together;
-every longer chunk is handled by itself. All is put together and checked on the host, then moved to the model's device
-in one copy.
+Tokens of all sequences lie behind one another, those of decodes (one each) first. All is put together and checked on
+the host, then moved to the model's device in one copy.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from labkit.ops.kv_slots import KVSlots
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.sparse_settings import SparseSettings
+from labkit.ops.state_batch import StateBatch
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,13 @@ class SequenceChunk:
         return self.start + len(self.token_ids)
 
 
-@dataclass(frozen=True)
-class PrefillChunk:
-    """One chunk that is no decode: its rows in the batch, its first position and its state slot."""
-
-    rows: slice
-    start: int
-    slot: int
-
-
 class ForwardBatch:
     """The tensors of one step, made from chunks; those that ``decodes`` must come first.
 
     token_ids, positions: int64 [T]; kv_slots: where K and V of the T tokens are stored;
-    num_decodes: how many of the chunks decode; prefills: the others; decode_slots: int64 [num_decodes], state slots;
-    fresh_slots: int64, the slots of sequences that begin in this step; sampled_rows: int64, the last rows of the
-    chunks that sample, in their order; last_rows: those of all chunks, as plain numbers; sparse: what prefill attention
-    may leave out, None: nothing; sparse_prefills: which of the prefills it may leave it out for.
+    num_decodes: how many of the chunks decode; sampled_rows: int64, the last rows of the chunks that sample, in their
+    order; last_rows: those of all chunks, as plain numbers; sparse: what prefill attention may leave out, None:
+    nothing; sparse_prefills: which of the prefills it may leave it out for.
     """
 
     def __init__(
@@ -77,15 +67,17 @@ class ForwardBatch:
         self.num_decodes = next((i for i, c in enumerate(chunks) if not c.decodes), len(chunks))
         self.sparse_prefills = [c.sparse for c in chunks[self.num_decodes :]]
         self.last_rows = [end - 1 for end in accumulate(c.length for c in chunks)]
-        self.prefills = list(self._prefills())
         positions = torch.cat([torch.arange(c.start, c.end) for c in chunks])
         slots = KVSlots.at(torch.cat([_pages_of_tokens(c) for c in chunks]), positions % PAGE_SIZE)
-        parts = [_paged(part) for part in (chunks[: self.num_decodes], chunks[self.num_decodes :])]
-        tables = [tensor for part in parts if part is not None for tensor in _tensors_of(part)]
-        moved = iter(in_one_copy([*self._numbers(), positions, *_tensors_of(slots), *tables], device))
-        self.token_ids, self.decode_slots, self.fresh_slots, self.sampled_rows, self.positions = islice(moved, 5)
+        groups = chunks[: self.num_decodes], chunks[self.num_decodes :]
+        paged = [_paged(group) for group in groups]
+        states = [_states(group) for group in (chunks, *groups)]
+        tables = [tensor for part in (slots, *paged, *states) for tensor in _tensors_of(part)]
+        moved = iter(in_one_copy([*self._numbers(), positions, *tables], device))
+        self.token_ids, self.sampled_rows, self.positions = islice(moved, 3)
         self.kv_slots = KVSlots(*islice(moved, 3))
-        self._decoding, self._prefilling = (None if part is None else _replaced(part, moved) for part in parts)
+        self._decoding, self._prefilling = (_replaced(part, moved) for part in paged)
+        self._states, self._decoding_states, self._prefilling_states = (_replaced(part, moved) for part in states)
 
     @property
     def decoding(self) -> PagedBatch:
@@ -99,19 +91,34 @@ class ForwardBatch:
         assert self._prefilling is not None
         return self._prefilling
 
-    def _prefills(self) -> Iterator[PrefillChunk]:
-        for chunk, last in zip(self.chunks[self.num_decodes :], self.last_rows[self.num_decodes :], strict=True):
-            yield PrefillChunk(slice(last + 1 - chunk.length, last + 1), chunk.start, chunk.slot)
+    @property
+    def states(self) -> StateBatch:
+        """Rows and state slots of all chunks."""
+        assert self._states is not None
+        return self._states
+
+    @property
+    def decoding_states(self) -> StateBatch:
+        """Those of the decodes; only where there are any."""
+        assert self._decoding_states is not None
+        return self._decoding_states
+
+    @property
+    def prefilling_states(self) -> StateBatch:
+        """Those of the prefills, whose rows count from the first of them; only where there are any."""
+        assert self._prefilling_states is not None
+        return self._prefilling_states
 
     def _numbers(self) -> list[Tensor]:
-        """Token ids, slots of decodes, slots of beginners, rows that are sampled: on the host."""
+        """Token ids, and rows that are sampled: on the host."""
         lists = (
             [token for chunk in self.chunks for token in chunk.token_ids],
-            [chunk.slot for chunk in self.chunks[: self.num_decodes]],
-            [chunk.slot for chunk in self.chunks if chunk.start == 0],
             [row for chunk, row in zip(self.chunks, self.last_rows, strict=True) if chunk.samples],
         )
         return [torch.tensor(numbers, dtype=torch.int64) for numbers in lists]
+
+
+Part = TypeVar("Part", PagedBatch, StateBatch)
 
 
 def _paged(chunks: list[SequenceChunk]) -> PagedBatch | None:
@@ -120,17 +127,27 @@ def _paged(chunks: list[SequenceChunk]) -> PagedBatch | None:
     return PagedBatch.of([c.length for c in chunks], [c.end for c in chunks], [c.pages for c in chunks])
 
 
-def _tensors_of(value: KVSlots | PagedBatch) -> list[Tensor]:
+def _states(chunks: list[SequenceChunk]) -> StateBatch | None:
+    if not chunks:
+        return None
+    return StateBatch.of([c.length for c in chunks], [c.start for c in chunks], [c.slot for c in chunks])
+
+
+def _tensors_of(value: KVSlots | PagedBatch | StateBatch | None) -> list[Tensor]:
     """Its tensors, in the order of its fields."""
+    if value is None:
+        return []
     return [tensor for field in fields(value) if isinstance(tensor := getattr(value, field.name), Tensor)]
 
 
-def _replaced(batch: PagedBatch, moved: Iterator[Tensor]) -> PagedBatch:
+def _replaced(part: Part | None, moved: Iterator[Tensor]) -> Part | None:
     """The same with its tensors elsewhere; what the host has worked out stays known, so that a GPU is not asked."""
-    names = [field.name for field in fields(batch) if isinstance(getattr(batch, field.name), Tensor)]
+    if part is None:
+        return None
+    names = [field.name for field in fields(part) if isinstance(getattr(part, field.name), Tensor)]
     elsewhere: dict[str, Any] = dict(zip(names, moved, strict=False))
-    other = replace(batch, **elsewhere)
-    vars(other)["spans"] = batch.spans
+    other = replace(part, **elsewhere)
+    vars(other)["spans"] = part.spans
     return other
 
 

@@ -107,7 +107,7 @@ def paged_attention(q: Tensor, pages: KVPages, batch: ForwardBatch, gate: Tensor
     if decodes:
         gates = None if gate is None else gate[:decodes]
         outputs.append(attention_decode(q[:decodes], pages, batch.decoding, gate=gates))
-    if batch.prefills:
+    if decodes < len(batch.chunks):
         gates = None if gate is None else gate[decodes:]
         outputs.append(_prefill(q[decodes:], pages, batch, gates))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from labkit.model.cache import GdnState, ModelCache
 from labkit.model.config import FULL_ATTENTION, Qwen35Config
-from labkit.model.forward_batch import ForwardBatch, PrefillChunk
+from labkit.model.forward_batch import ForwardBatch
 from labkit.model.layers import Rope, paged_attention
 from labkit.model.weights import WeightSource
-from labkit.ops import gdn
+from labkit.ops.gated_rmsnorm import gated_rmsnorm
+from labkit.ops.gdn_conv import gdn_conv
+from labkit.ops.gdn_decode import gdn_decode
+from labkit.ops.gdn_prefill import gdn_prefill
 from labkit.ops.paged_kv import KVPages
 from labkit.ops.qk_norm_rope_kv import qk_norm_rope_kv
-from labkit.ops.rmsnorm import gated_rmsnorm
+from labkit.ops.state_batch import StateBatch
 
 
 class GatedAttention:
@@ -60,38 +63,31 @@ class GatedDeltaNet:
         self.conv_weight = conv.flatten(1)
         self.a_log, self.dt_bias = source.vector(f"{name}.A_log", heads), source.vector(f"{name}.dt_bias", heads)
         self.norm_weight = source.vector(f"{name}.norm.weight", config.linear_value_head_dim)
+        self.eps = config.rms_norm_eps
         self.out = source.projection(config.value_dim, {f"{name}.out_proj": width})
 
     def __call__(self, x: Tensor, state: GdnState, batch: ForwardBatch) -> Tensor:
-        u, z = self.qkvz(x).split((self.config.conv_dim, self.config.value_dim), dim=1)
+        config, decodes = self.config, batch.num_decodes
+        u, z = self.qkvz(x).split((config.conv_dim, config.value_dim), dim=1)
         b, a = self.ba(x).chunk(2, dim=1)
-        g, beta = gdn.gates(a, b, self.a_log, self.dt_bias)
-        decodes = batch.num_decodes
+        key_heads, key_dim = config.linear_num_key_heads, config.linear_key_head_dim
+        qkv = gdn_conv(u, self.conv_weight, state.conv, batch.states, key_heads, key_dim)
         outputs = []
         if decodes:
-            outputs.append(self._decode(u[:decodes], g[:decodes], beta[:decodes], state, batch.decode_slots))
-        for chunk in batch.prefills:
-            outputs.append(self._prefill(u[chunk.rows], g[chunk.rows], beta[chunk.rows], state, chunk))
-        z = z.view(x.shape[0], -1, self.config.linear_value_head_dim)
-        normed = gated_rmsnorm(torch.cat(outputs), z, self.norm_weight, self.config.rms_norm_eps)
-        return self.out(normed.flatten(1))
+            ours = batch.decoding_states
+            outputs.append(self._decode(qkv[:decodes], z[:decodes], b[:decodes], a[:decodes], state.ssm, ours))
+        if decodes < len(batch.chunks):
+            ours = batch.prefilling_states
+            outputs.append(self._prefill(qkv[decodes:], z[decodes:], b[decodes:], a[decodes:], state.ssm, ours))
+        return self.out(torch.cat(outputs) if len(outputs) > 1 else outputs[0])
 
-    def _decode(self, u: Tensor, g: Tensor, beta: Tensor, state: GdnState, slots: Tensor) -> Tensor:
-        conv, state.conv[slots] = gdn.causal_conv_step(u, state.conv[slots], self.conv_weight)
-        out, state.ssm[slots] = gdn.gdn_decode(*self._heads(conv), g, beta, state.ssm[slots])
-        return out
+    def _decode(self, qkv: Tensor, z: Tensor, b: Tensor, a: Tensor, state: Tensor, batch: StateBatch) -> Tensor:
+        weights = self.a_log, self.dt_bias, self.norm_weight
+        return gdn_decode(qkv, z, b, a, *weights, self.eps, state, batch, self.config.linear_num_key_heads)
 
-    def _prefill(self, u: Tensor, g: Tensor, beta: Tensor, state: GdnState, chunk: PrefillChunk) -> Tensor:
-        slot = chunk.slot
-        conv, state.conv[slot] = gdn.causal_conv(u, state.conv[slot], self.conv_weight)
-        out, state.ssm[slot] = gdn.gdn_prefill(*self._heads(conv), g, beta, state.ssm[slot], chunk.start)
-        return out
-
-    def _heads(self, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        config = self.config
-        return gdn.split_heads(
-            conv, config.linear_num_key_heads, config.linear_num_value_heads, config.linear_key_head_dim
-        )
+    def _prefill(self, qkv: Tensor, z: Tensor, b: Tensor, a: Tensor, state: Tensor, batch: StateBatch) -> Tensor:
+        out = gdn_prefill(qkv, b, a, self.a_log, self.dt_bias, state, batch, self.config.linear_num_key_heads)
+        return gated_rmsnorm(out, z, self.norm_weight, self.eps)
 
 
 class Qwen35Layer:
@@ -135,15 +131,8 @@ class Qwen35:
 
     def __call__(self, batch: ForwardBatch, cache: ModelCache) -> Tensor:
         """Hidden states [T, hidden] in the model dtype; caches and states are updated in place."""
-        self._start_states(batch, cache)
         x = self.embed(batch.token_ids)
         rope = self.rope(batch.positions)
         for layer, entry in zip(self.layers, cache, strict=True):
             x = layer(x, rope, entry, batch)
         return self.norm(x)
-
-    def _start_states(self, batch: ForwardBatch, cache: ModelCache) -> None:
-        """A sequence that starts at position 0 finds an empty state, whoever held its slot before."""
-        for entry in cache:
-            if isinstance(entry, GdnState) and len(batch.fresh_slots):
-                entry.clear(batch.fresh_slots)

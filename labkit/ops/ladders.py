@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from labkit.device.ladder import Ladder, Macros
 from labkit.ops import (
@@ -12,6 +12,10 @@ from labkit.ops import (
     awq_gemm,
     awq_gemv,
     dequant_int4,
+    gated_rmsnorm,
+    gdn_conv,
+    gdn_decode,
+    gdn_prefill,
     gemv_half,
     gemv_int8,
     kv_write,
@@ -27,7 +31,7 @@ from labkit.quant.int4 import Form
 from labkit.quant.kv import BITS
 
 if TYPE_CHECKING:
-    from labkit.model.config import ModelConfig
+    from labkit.model.config import ModelConfig, Qwen35Config
 
 # Group and form of INT4 weights: Qwen3.5-27B's checkpoints have the first three, SmolLM2 the last.
 INT4_KINDS: tuple[tuple[int, Form], ...] = (
@@ -92,6 +96,31 @@ def _attention_decode(config: ModelConfig, tp_size: int, kv_cache_dtype: str) ->
 def _attention_prefill(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
     """Any number of heads, of which any number share a KV head."""
     return [attention_prefill.macros(config.head_dim, *BITS.get(kv_cache_dtype, (16, 16)))]
+
+
+def _hybrid(config: ModelConfig) -> Qwen35Config | None:
+    """The configuration of a model with Gated DeltaNet, whose kernels take any number of heads."""
+    return cast("Qwen35Config", config) if config.architecture == "qwen3_5" else None
+
+
+def _gdn_conv(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    found = _hybrid(config)
+    return [gdn_conv.macros(found.linear_key_head_dim, found.linear_conv_kernel_dim)] if found else []
+
+
+def _gdn_decode(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    found = _hybrid(config)
+    return [gdn_decode.macros(found.linear_key_head_dim, found.linear_value_head_dim)] if found else []
+
+
+def _gdn_prefill(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    found = _hybrid(config)
+    return [gdn_prefill.macros(found.linear_key_head_dim, found.linear_value_head_dim)] if found else []
+
+
+def _gated_rmsnorm(config: ModelConfig, tp_size: int, kv_cache_dtype: str) -> list[Macros]:
+    found = _hybrid(config)
+    return [gated_rmsnorm.macros(found.linear_value_head_dim)] if found else []
 
 
 def _kv_heads(config: ModelConfig, tp_size: int) -> int:
@@ -213,6 +242,35 @@ LADDERS = {
                 for kind in ((16, False), (8, False), (4, False), (16, True))
             ),
             specialisations=_sparse_scores,
+        ),
+        Ladder(
+            op="gdn_conv",
+            rungs=tuple(gdn_conv.RUNGS),
+            entries=("gdn_conv",),
+            default_macros=(gdn_conv.macros(128, 4),),
+            specialisations=_gdn_conv,
+        ),
+        Ladder(
+            op="gdn_decode",
+            rungs=tuple(gdn_decode.RUNGS),
+            entries=("gdn_decode",),
+            default_macros=(gdn_decode.macros(128, 128),),
+            specialisations=_gdn_decode,
+        ),
+        Ladder(
+            op="gdn_prefill",
+            rungs=tuple(gdn_prefill.RUNGS),
+            entries=("gdn_prefill",),
+            default_macros=(gdn_prefill.macros(128, 128),),
+            specialisations=_gdn_prefill,
+            also=("2_chunked",),
+        ),
+        Ladder(
+            op="gated_rmsnorm",
+            rungs=tuple(gated_rmsnorm.RUNGS),
+            entries=("gated_rmsnorm",),
+            default_macros=(gated_rmsnorm.macros(128),),
+            specialisations=_gated_rmsnorm,
         ),
     )
 }

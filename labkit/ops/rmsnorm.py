@@ -76,15 +76,6 @@ def add_reference(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, ze
     return reference(x, weight, eps, zero_centered=zero_centered)
 
 
-def gated_rmsnorm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Gated DeltaNet's output norm: rmsnorm(x) * w * silu(gate), norm before gate, plain weight.
-
-    x: [..., D] fp32; gate: [..., D]; weight: [D] fp32. Returns gate's dtype.
-    """
-    normed = F.rms_norm(x.float(), weight.shape, weight, eps)
-    return (normed * F.silu(gate.float())).to(gate.dtype)
-
-
 def l2norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(sum(x^2) + eps) over the last dimension, in fp32 (queries and keys of Gated DeltaNet)."""
     x = x.float()

@@ -12,8 +12,8 @@ from helpers.accuracy import relative_error
 from helpers.command_line import run_process
 
 from labkit.bench import attention
-from labkit.bench.attention import Clock, bench_attention, measure
-from labkit.bench.attention_calls import DENSE, GATHERED, LABKIT, by_groups, by_heads
+from labkit.bench.attention import bench_attention, measure
+from labkit.bench.attention_calls import DENSE, GATHERED, by_groups, by_heads
 from labkit.bench.attention_cases import (
     DECODE_CONTEXTS,
     GEOMETRIES,
@@ -26,6 +26,7 @@ from labkit.bench.attention_cases import (
 )
 from labkit.bench.attention_data import dense_cache, random_pages, random_pool
 from labkit.bench.attention_times import AttentionBench, DecodeTimes, PrefillTimes
+from labkit.bench.clock import LABKIT, Clock
 from labkit.bench.graph_timing import Call
 from labkit.cli import attention as command
 from labkit.device.ladder import Ladder

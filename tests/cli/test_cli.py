@@ -21,6 +21,7 @@ COMMANDS = [
     ["bench", "sim"],
     ["bench", "gemv"],
     ["bench", "attention"],
+    ["bench", "gdn"],
     ["bench", "sparse"],
     ["eval", "perplexity"],
     ["fit"],

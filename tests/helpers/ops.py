@@ -15,6 +15,9 @@ from helpers import (
     ops_attention_decode,
     ops_attention_prefill,
     ops_dequant,
+    ops_gdn,
+    ops_gdn_decode,
+    ops_gdn_prefill,
     ops_gemm,
     ops_gemv,
     ops_kv,
@@ -161,6 +164,9 @@ for part in (
     ops_kv,
     ops_qk,
     ops_sparse,
+    ops_gdn,
+    ops_gdn_decode,
+    ops_gdn_prefill,
 ):
     SMALL |= part.SMALL
     LARGE |= part.LARGE

@@ -31,8 +31,9 @@ def test_what_a_step_is_told(seed: int) -> None:
     chunks = [chunk(1, 63, 4), chunk(1, 0, 1), chunk(70, 0, 2), chunk(3, 130, 0)]
     batch = ForwardBatch(chunks)
     assert batch.num_decodes == 2 and batch.last_rows == [0, 1, 71, 74]
-    assert [part.rows for part in batch.prefills] == [slice(2, 72), slice(72, 75)]
-    assert batch.decode_slots.tolist() == [4, 1] and batch.fresh_slots.tolist() == [1, 2]
+    assert batch.states.spans == [(0, 1, 63, 4), (1, 2, 0, 1), (2, 72, 0, 2), (72, 75, 130, 0)]
+    assert batch.decoding_states.spans == [(0, 1, 63, 4), (1, 2, 0, 1)]
+    assert batch.prefilling_states.spans == [(0, 70, 0, 2), (70, 73, 130, 0)]
     assert batch.sampled_rows.tolist() == [row for c, row in zip(chunks, batch.last_rows, strict=True) if c.samples]
     assert batch.positions.tolist() == [63, 0, *range(70), 130, 131, 132]
     assert batch.kv_slots.page.tolist()[-1] == chunks[3].pages[2] and batch.kv_slots.offset.tolist()[-1] == 4
@@ -47,7 +48,9 @@ def test_the_same_on_a_gpu(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         assert gpu.uploads == ["to"] and not gpu.reads
         if there.num_decodes:
             assert there.decoding.spans == here.decoding.spans
-        assert there.prefilling.spans == here.prefilling.spans and not gpu.reads  # the host knew them
+            assert there.decoding_states.spans == here.decoding_states.spans
+        assert there.prefilling.spans == here.prefilling.spans and there.states.spans == here.states.spans
+        assert not gpu.reads  # the host knew them
     compare(vars(here), vars(there))
 
 
