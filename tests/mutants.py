@@ -73,6 +73,7 @@ WIDE_MERGE = "if (threadIdx.x % WARP == j) part[j] = make_float2(largest[j], tot
 PACKED_MERGE = "if (lane == j) totals.parts[warp][j] = make_float2(largest[j], sum[j]);"
 INT8_SCALE = "if (K_BITS == 8 && part == 0) params[i] = __half2half2(keys.scale(token));"
 LOADED_TWICE = "the same values are then loaded twice"
+PADDED = "the factor there is a zero of the padding"
 ONLY_SLOWER = "a full page then goes through the steps of a partly filled one, which change nothing in it"
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/reduce.cuh", "if (lane == 0) sums[threadIdx.x / WARP] = value;"): ALL_THE_SAME,
@@ -108,6 +109,15 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("common/kv_tile.cuh", "if (held >= PAGE_TOKENS) return;"): ONLY_SLOWER,
     ("attention_prefill/tensor.cuh", "if (position >= PAGE_TOKENS - 1) return;"): ONLY_SLOWER,
     ("attention_prefill/key_scales.cuh", INT8_SCALE): "a token's one scale is then loaded with each part again",
+    ("gdn_prefill/2_chunked.cu", "if (run.begin >= run.end) return;"): "the state is then written as it was read",
+    ("gdn_prefill/within.cuh", "if (j + 1 < i) x[i] -= factors.y * x[j + 1];"): PADDED,
+    ("gdn_prefill/within.cuh", "if (j + 2 < i) x[i] -= factors.z * x[j + 2];"): PADDED,
+    ("gdn_prefill/within.cuh", "if (j + 3 < i) x[i] -= factors.w * x[j + 3];"): PADDED,
+    (
+        "gdn_prefill/3_tensor_cores.cu",
+        "if (threadIdx.x % WARP == 0) squares[warp] = sum;  // of NaN, lanes may have different ones",
+    ): ALL_THE_SAME,
+    ("gdn_prefill/3_tensor_cores.cu", "if (threadIdx.x == 0) {"): ALL_THE_SAME,
     (
         "awq_gemm/5_large_tile.cu",
         "if (step % GROUP_CHUNKS == 0) pairs[t] = __ldg(&group.pairs[lane]);",

@@ -8,7 +8,8 @@ import torch
 from labkit.engine.config import EngineConfig
 from labkit.errors import ConfigError
 from labkit.model.cache import page_bytes, state_bytes_per_slot
-from labkit.model.config import ModelConfig
+from labkit.model.config import ModelConfig, Qwen35Config
+from labkit.ops.gdn_prefill import WORKSPACE_BYTES
 from labkit.ops.layout import PAGE_SIZE
 
 DEFAULT_MAX_SEQ_LEN = 8192
@@ -60,10 +61,11 @@ def number_of_pages(config: EngineConfig, model: ModelConfig, max_seq_len: int) 
 
 
 def activation_bytes(config: EngineConfig, model: ModelConfig) -> int:
-    """An estimate of the most that a step takes beside weights and caches: its widest rows, and logits."""
+    """An estimate of the most that a step takes beside weights and caches: its widest rows, logits, and workspaces."""
     widest = max(model.hidden_size, 2 * model.intermediate_size, 2 * model.num_attention_heads * model.head_dim)
     logits = config.decode_batch_size * model.vocab_size
-    return FP32 * (config.prefill_tokens * ROWS_ALIVE * widest + 2 * logits)
+    workspace = WORKSPACE_BYTES if isinstance(model, Qwen35Config) else 0
+    return FP32 * (config.prefill_tokens * ROWS_ALIVE * widest + 2 * logits) + workspace
 
 
 def _memory(config: EngineConfig, model: ModelConfig) -> tuple[int, int]:
