@@ -8,30 +8,23 @@ errors are measured; the cost is a count of multiplications and additions:
     estimate   2 x 8 n D for the sampled rows, 2 x 64 (n / 8) D for the sampled keys; the sampling itself, 20 n D for
                each KV head, is shared by its query heads and by the tiles of a chunk (here of 4,096 tokens)
     kept       dense x the kept share
-
-Error: per row and head, the 2-norm of the difference from dense attention over that of dense attention.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.bench.sparse_data import Needle, SparseData, needle_mass, synthetic
-from labkit.errors import ConfigError
-from labkit.ops.attention_sparse_torch import attend_kept
-from labkit.ops.attention_torch import attend
+from labkit.bench.sparse_tiles import LEAST_MASS, TileFigures, check_tiles, share
 from labkit.ops.kept_pages import KeptPages
 from labkit.ops.layout import PAGE_SIZE, QUERY_TILE
-from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages, PageStore
-from labkit.ops.sparse_prefill import SAMPLED_ROWS, choose_pages
+from labkit.ops.sparse_prefill import SAMPLED_ROWS
 from labkit.ops.sparse_scores import SAMPLED_KEYS
 from labkit.ops.sparse_settings import SparseSettings
 from labkit.quant.kv import KVFormat
@@ -40,10 +33,8 @@ CONTEXTS = (8192, 16384, 32768, 65536)
 SEEDS = (0, 1, 2)
 HEADS, DIM = 6, 256  # of one KV head of Qwen3.5-27B
 TILES = 16
-LEAST_MASS = 0.3  # of a needle that counts; they are planted with a little more
 CHUNK_TILES = 64
 
-Result = TypeVar("Result")
 Progress = Callable[[int, int, str], None]  # done, total, what comes next
 
 
@@ -52,7 +43,8 @@ class SparseRow:
     """One context and seed.
 
     kept_share: of the pages that the tiles may see, over all heads. recall, recall_row, recall_key: share of the
-    needles whose page is kept, of all and by kind. error_mean, error_worst: relative, over rows and heads.
+    needles whose page is kept, of all and by kind; None: there are none. error_mean, error_worst: relative, over rows
+    and heads.
     estimate_cost, cost: operations of the estimate alone and with attention, as a share of dense attention's.
     seconds: of dense attention, the choice, and attention over kept pages in torch, where they were asked for;
     the choice with the sampling of keys, which each tile here does for itself, a chunk of 4,096 tokens once for 64.
@@ -63,9 +55,9 @@ class SparseRow:
     tiles: int
     kept_share: float
     needles: int
-    recall: float
-    recall_row: float
-    recall_key: float
+    recall: float | None
+    recall_row: float | None
+    recall_key: float | None
     error_mean: float
     error_worst: float
     estimate_cost: float
@@ -85,11 +77,9 @@ def bench_sparse(
     timed: bool = False,
     progress: Progress | None = None,
 ) -> list[SparseRow]:
-    """Measure in torch on the CPU. Raises ConfigError for contexts of no whole pages or fewer pages than tiles."""
+    """Measure in torch on the CPU. Raises ConfigError for contexts of no whole pages, or too short for the tiles."""
     for context in contexts:
-        if context % PAGE_SIZE or context < 2 * PAGE_SIZE * tiles or tiles < 1:
-            message = f"A context of {context} tokens does not hold {tiles} tiles of {PAGE_SIZE}, well apart."
-            raise ConfigError(message, cure=f"Use a multiple of {PAGE_SIZE} from {2 * PAGE_SIZE * max(tiles, 1)} on.")
+        check_tiles(context, tiles)
     everywhere = replace(settings, threshold=1)
     cells = [(context, seed) for context in contexts for seed in seeds]
     rows = []
@@ -109,20 +99,15 @@ def estimate_cost() -> float:
 
 
 def _measure(data: SparseData, seed: int, settings: SparseSettings, timed: bool) -> SparseRow:
-    pages, clock = _pages(data), _Clock()
-    shares, errors, found = list[Tensor](), list[Tensor](), dict[str, list[bool]]({"row": [], "key": []})
+    pages, figures = _pages(data), TileFigures(settings)
+    found = dict[str, list[bool]]({"row": [], "key": []})
     for tile, start in enumerate(data.starts):
-        q, length = data.queries[tile], start + QUERY_TILE
-        batch = PagedBatch.of([QUERY_TILE], [length], [list(range(1, length // PAGE_SIZE + 1))])
-        kept = clock.run("choice", partial(choose_pages, q, pages, batch, settings))
-        exact = clock.run("dense", partial(attend, q, pages, batch, data.scale))
-        ours = clock.run("kept", partial(attend_kept, q, pages, batch, kept, data.scale))
-        shares.append(kept.count[0] / (length // PAGE_SIZE))
-        errors.append((ours - exact).norm(dim=-1) / exact.norm(dim=-1))
+        length = start + QUERY_TILE
+        kept = figures.measure(data.queries[tile], pages, range(1, length // PAGE_SIZE + 1), length)
         for needle in data.needles:
             if needle.tile == tile and needle_mass(data, needle) >= LEAST_MASS:
                 found[needle.kind].append(_holds(kept, needle))
-    return _row(data, seed, torch.stack(shares), torch.stack(errors), found, clock.seconds if timed else None)
+    return _row(data, seed, figures, found, timed)
 
 
 def _holds(kept: KeptPages, needle: Needle) -> bool:
@@ -130,36 +115,23 @@ def _holds(kept: KeptPages, needle: Needle) -> bool:
     return bool((places == needle.position // PAGE_SIZE).any())
 
 
-def _row(
-    data: SparseData,
-    seed: int,
-    shares: Tensor,
-    errors: Tensor,
-    found: dict[str, list[bool]],
-    seconds: dict[str, float] | None,
-) -> SparseRow:
-    pages = torch.tensor(data.starts)[:, None] / PAGE_SIZE + 1
-    kept = float((shares * pages).sum() / (pages * shares.shape[1]).sum())
+def _row(data: SparseData, seed: int, figures: TileFigures, found: dict[str, list[bool]], timed: bool) -> SparseRow:
     everything = [*found["row"], *found["key"]]
     return SparseRow(
         context=len(data.keys),
         seed=seed,
         tiles=len(data.starts),
-        kept_share=kept,
+        kept_share=figures.kept_share,
         needles=len(everything),
-        recall=_share(everything),
-        recall_row=_share(found["row"]),
-        recall_key=_share(found["key"]),
-        error_mean=float(errors.mean()),
-        error_worst=float(errors.max()),
+        recall=share(everything),
+        recall_row=share(found["row"]),
+        recall_key=share(found["key"]),
+        error_mean=figures.error_mean,
+        error_worst=figures.error_worst,
         estimate_cost=estimate_cost(),
-        cost=estimate_cost() + kept,
-        seconds=seconds,
+        cost=estimate_cost() + figures.kept_share,
+        seconds=figures.seconds if timed else None,
     )
-
-
-def _share(found: list[bool]) -> float:
-    return sum(found) / len(found) if found else float("nan")
 
 
 def _pages(data: SparseData) -> KVPages:
@@ -170,16 +142,3 @@ def _pages(data: SparseData) -> KVPages:
 
 def _padded(x: Tensor) -> Tensor:
     return torch.cat((torch.zeros(PAGE_SIZE, x.shape[1]), x))
-
-
-class _Clock:
-    """Seconds that each kind of work took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def run(self, name: str, work: Callable[[], Result]) -> Result:
-        began = time.perf_counter()
-        result = work()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-        return result

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from labkit.bench.sparse_tiles import tile_starts
 from labkit.ops.layout import PAGE_SIZE, QUERY_TILE
 
 TOPICS, TOPIC_TOKENS, PAIRS, SINKS = 64, 300, 8, 4
@@ -58,11 +59,10 @@ class SparseData:
 def synthetic(context: int, tiles: int, heads: int, dim: int, seed: int) -> SparseData:
     """``tiles`` tiles spread over the last three quarters of ``context`` tokens, the last one at its end.
 
-    context: a multiple of 64. Five needles of each tile and head.
+    context: a multiple of 64, at least 128 for each tile. Five needles of each tile and head.
     """
     draw = torch.Generator().manual_seed(seed)
-    last = context // PAGE_SIZE - 1
-    starts = [PAGE_SIZE * (last - (last * 3 * i) // (4 * tiles)) for i in reversed(range(tiles))]
+    starts = tile_starts(context, tiles)
     centres = torch.randn(TOPICS, dim, generator=draw) / math.sqrt(dim)
     topics, sink = _topics(context, draw), torch.randn(dim, generator=draw) / math.sqrt(dim)
     waves = _waves(context)
@@ -98,6 +98,7 @@ def _plant(data: SparseData, tile: int, depth: float, kind: str, draw: Generator
     """One needle for each head: all ask for one key, or each for a key of its own."""
     heads, start = data.queries.shape[2], data.starts[tile]
     first = max(SINKS, int(depth * start)) + int(torch.randint(PAGE_SIZE // 2, (), generator=draw))
+    first = min(first, start - 1)  # a short context ends before that: the tile's own keys are no needles
     unit = torch.randn(data.keys.shape[1], generator=draw)
     unit /= unit.norm()
     if kind == "row":
@@ -113,13 +114,24 @@ def _plant(data: SparseData, tile: int, depth: float, kind: str, draw: Generator
 
 
 def _turn_row(data: SparseData, tile: int, head: int, row: int, position: int, unit: Tensor) -> None:
-    """Lengthen the row along ``unit``, a half at a time, until the key has its share."""
+    """Lengthen the row along ``unit``, a half at a time, until the key has its share, or no more of it to win.
+
+    The share's logarithm is concave in the length: where another key has more of ``unit``, it sinks once and for all.
+    """
     seen = data.keys[: data.starts[tile]]
     logits, change = (seen @ x * data.scale for x in (data.queries[tile, row, head], unit / 2))
-    steps = 0
-    while float((logits[position] - logits.logsumexp(0)).exp()) < NEEDLE_MASS:
-        logits, steps = logits + change, steps + 1
+    steps, share = 0, _log_share(logits, position)
+    while share < math.log(NEEDLE_MASS):
+        logits, before = logits + change, share
+        share = _log_share(logits, position)
+        if share <= before:
+            break
+        steps += 1
     data.queries[tile, row, head] += steps / 2 * unit
+
+
+def _log_share(logits: Tensor, position: int) -> float:
+    return float(logits[position] - logits.logsumexp(0))
 
 
 def _turn_key(data: SparseData, tile: int, head: int, row: int, position: int) -> None:

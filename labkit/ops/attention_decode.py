@@ -3,16 +3,30 @@
     out[r, h] = sum over tokens t of softmax_t(q[r, h] . k[t] scale) v[t]    (times sigmoid(gate[r, h]))
 
 over the tokens that row r sees: with R rows of a sequence of L tokens, its row i sees tokens 0 .. L - R + i. Query head
-h reads KV head h // group. Softmax and sums are fp32, the result is rounded once. The wide rung rounds twice more: it
-sums 32 weighted values at a time in half precision, and for quantized keys it brings queries to 16 bits, with a step
-for every 64 elements. An element a thousand times as large as those beside it costs them a hundredth of their size; the
-tensor-core rung has no such step. Dividing the context and adding up by log-sum-exp: Flash-Decoding (Dao et al. 2023);
-sharing a load of K and V among the query heads of a group: XQA (TensorRT-LLM).
+h reads KV head h // group. Softmax and sums are fp32, and the result is rounded once. Dividing the context and adding
+up by log-sum-exp: Flash-Decoding (Dao et al. 2023); sharing a load of K and V among the query heads of a group: XQA
+(TensorRT-LLM).
+
+The wide rung rounds more. Where its result must be nearer than this, ask for ``5_tensor_cores``, which does not:
+
+*Quantized keys* meet a query of 16 bits: 64 elements share a step, a 32,512th of their largest. A score is off by up to
+
+    scale * (half a step of q * sum of |k|, summed over the stretches of 64 elements)
+
+and so is lse; a token's weight is off by up to twice that part of itself, and the result by that part of the weighted
+sum of |v|. It takes large scores, not only outliers: with gaussian q and k lse was off by about a 100,000th of the
+largest score (2e-3 to 8e-3 at 200 to 350, 6e-3 to 2e-2 at 900 to 1,200; measured on the simulator, D 64), and two
+tokens that nearly tie there share their weight differently by as much. An element of q a thousand times as large as
+those beside it costs them a hundredth of their size.
+
+*Weights times values* are summed in halves, 32 tokens at a time, with weights of a 32nd at most. Where all values are
+65504, the last rounding may go up, to infinity. Beside scores of 9e7 and more (2^27 in units of log 2) a float has no
+room for that 32nd: tokens that tie weigh 1 each, and where the values of 32 tokens add up to more than 65504, the
+result is infinite or NaN.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import torch
@@ -20,7 +34,7 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.attention_checks import check_attention, check_for_kernels
+from labkit.ops.attention_checks import check_attention, check_for_kernels, check_rung, checked_scale
 from labkit.ops.attention_decode_plan import (
     MOST_SPLITS,
     SPLIT_RUNGS,
@@ -34,7 +48,7 @@ from labkit.ops.attention_decode_plan import (
     splits,
 )
 from labkit.ops.attention_torch import attend
-from labkit.ops.checks import WARP, aligned, chosen_rung, number, span
+from labkit.ops.checks import WARP, aligned, chosen_rung, span
 from labkit.ops.multiprocessors import processors
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages
@@ -60,10 +74,12 @@ def attention_decode(
 ) -> Tensor:
     """q: [T, heads, D], rotated where the pages rotate (``pages.rotated``). Returns [T, heads, D] in q's dtype.
 
-    Up to 8 rows of each sequence; the kernels take fp16 q and gate, fp16, INT8 or INT4 pages, and D of 64, 128 or 256.
-    scale: D^-0.5 unless given. gate: [T, heads, D], any strides; the result is multiplied by its sigmoid. lse: dense
-    fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. split_count: blocks that share
-    the longest context, 1 to 256; by all lengths and the GPU unless given.
+    Up to 8 rows of each sequence; the kernels take fp16 q, fp16, INT8 or INT4 pages, and D of 64, 128 or 256.
+    scale: D^-0.5 unless given; above 0. gate: [T, heads, D] in q's dtype, any strides; the result is multiplied by its
+    sigmoid. lse: dense fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. rung: of
+    the ladder, or another that lies in its folder. split_count: blocks that share the longest context, 1 to 256, more
+    than 1 only for rungs that split; by all lengths and the GPU unless given. torch has neither, but refuses what is
+    none.
 
     Without a rung, ``5_tensor_cores`` runs on a V100 where rows times query heads of a KV head are 4 or more, else
     ``4_wide``; on newer GPUs, which emulate that instruction, always ``4_wide``. (Chosen by counting instructions;
@@ -74,11 +90,15 @@ def attention_decode(
     Raises KernelArgumentError for what does not fit.
     """
     check_attention("attention_decode", q, pages, batch, gate, lse)
-    scale = pages.head_dim**-0.5 if scale is None else number("attention_decode", "scale", scale)
+    scale = checked_scale("attention_decode", scale, pages.head_dim)
+    check_rung("attention_decode", rung, RUNGS)
+    _check_splits(rung, split_count)
     if executor_for(q, pages.k.values) == "torch":
         return attend(q, pages, batch, scale, gate, lse)
     check_for_kernels("attention_decode", q, pages, gate)
-    _check(batch, scale, split_count)
+    if batch.most_rows > MOST_ROWS:
+        message = f"attention_decode: a sequence has {batch.most_rows} rows; its kernels take up to {MOST_ROWS}."
+        raise KernelArgumentError(message, cure="Use attention_prefill for more.")
     group = q.shape[1] // pages.kv_heads
     rung = _default_rung(batch.most_rows * group, q.device) if rung is None else rung
     rung = chosen_rung("attention_decode", rung, RUNGS)
@@ -150,16 +170,13 @@ def _splits(rung: str, given: int | None, batch: PagedBatch, slices: int, reside
     return splits(batch.page_counts, slices, processors(device), resident)
 
 
-def _check(batch: PagedBatch, scale: float, split_count: int | None) -> None:
-    """What these kernels ask beyond those of prefill."""
-    if batch.most_rows > MOST_ROWS:
-        message = f"attention_decode: a sequence has {batch.most_rows} rows; its kernels take up to {MOST_ROWS}."
-        raise KernelArgumentError(message, cure="Use attention_prefill for more.")
-    if not math.isfinite(scale):
-        raise KernelArgumentError(f"attention_decode: scale is {scale}.", cure="Give a finite number, as D^-0.5 is.")
+def _check_splits(rung: str | None, split_count: int | None) -> None:
     if split_count is None:
         return
     whole = isinstance(split_count, int) and not isinstance(split_count, bool)
     if not whole or not 1 <= split_count <= MOST_SPLITS:
         message = f"attention_decode: split_count is {split_count!r}."
         raise KernelArgumentError(message, cure=f"Give a whole number from 1 to {MOST_SPLITS}, or None.")
+    if split_count > 1 and rung is not None and rung not in SPLIT_RUNGS:
+        message = f"attention_decode: split_count is {split_count}; the rung {rung} does not split the context."
+        raise KernelArgumentError(message, cure=f"Leave it out, or choose one of {', '.join(SPLIT_RUNGS)}.")

@@ -19,20 +19,18 @@ from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops.attention_checks import check_attention, check_for_kernels
+from labkit.ops.attention_checks import LOG2_E, check_attention, check_for_kernels, check_rung, checked_scale
 from labkit.ops.attention_prefill_sdpa import attend_with_library, library_is_faster
 from labkit.ops.attention_sparse_torch import attend_kept
 from labkit.ops.attention_torch import attend
-from labkit.ops.checks import WIDEST_LOAD, chosen_rung, number, span
+from labkit.ops.checks import WIDEST_LOAD, chosen_rung, span
 from labkit.ops.kept_pages import KeptPages
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages
 
 RUNGS = ["1_scalar", "2_tensor_cores", "3_split_d", "4_prefetch"]
 THREADS = 128  # of a block
-LOG2_E = 1.4426950408889634
 TILE_BYTES = 8192  # in shared memory: 64 elements of 64 rows or tokens, as halves
-LARGEST_FACTOR = 1e8  # times a score still a float, and below it "no score yet"
 
 
 def attention_prefill(
@@ -48,10 +46,11 @@ def attention_prefill(
 ) -> Tensor:
     """q: [T, heads, D], rotated where the pages rotate (``pages.rotated``). Returns [T, heads, D] in q's dtype.
 
-    Any number of rows of each sequence; the kernels take fp16 q and gate, fp16, INT8 or INT4 pages, and D of 64, 128 or
-    256. scale: D^-0.5 unless given; above 0. gate: [T, heads, D], any strides; the result is multiplied by its sigmoid.
-    lse: dense fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. kept: the pages
-    that each tile of 64 rows reads; all unless given. With every page in its lists the result is the same bit for bit.
+    Any number of rows of each sequence; the kernels take fp16 q, fp16, INT8 or INT4 pages, and D of 64, 128 or 256.
+    scale: D^-0.5 unless given; above 0. gate: [T, heads, D] in q's dtype, any strides; the result is multiplied by its
+    sigmoid. lse: dense fp32 [T, heads], filled with the natural logarithm of each row's sum of exponentials. kept: the
+    pages that each tile of 64 rows reads; all unless given. With every page in its lists the result is the same bit for
+    bit. rung: of the ladder, or another that lies in its folder; torch has none, but refuses what is no rung.
 
     Without a rung, ``4_prefetch`` runs on a V100 and on the simulator. GPUs from capability 8.0 on emulate its
     tensor-core instruction; there torch's own attention runs over gathered keys and values, unless ``kept`` or ``lse``
@@ -59,7 +58,8 @@ def attention_prefill(
     Raises KernelArgumentError for what does not fit.
     """
     check_attention("attention_prefill", q, pages, batch, gate, lse)
-    scale = pages.head_dim**-0.5 if scale is None else number("attention_prefill", "scale", scale)
+    scale = checked_scale("attention_prefill", scale, pages.head_dim)
+    check_rung("attention_prefill", rung, RUNGS)
     if kept is not None:
         if not isinstance(kept, KeptPages):
             message = f"attention_prefill: kept is a {type(kept).__name__}."
@@ -70,7 +70,6 @@ def attention_prefill(
             return attend_kept(q, pages, batch, kept, scale, gate, lse)
         return attend(q, pages, batch, scale, gate, lse)
     check_for_kernels("attention_prefill", q, pages, gate)
-    _check_scale(scale)
     if rung is None and kept is None and lse is None and library_is_faster(q.device):
         return attend_with_library(q, pages, batch, scale, gate)
     rung = chosen_rung("attention_prefill", rung, RUNGS)
@@ -135,9 +134,3 @@ def _in_pieces(x: Tensor) -> Tensor:
     elements = WIDEST_LOAD // x.element_size()
     fits = x.stride(-1) == 1 and not any(stride % elements for stride in x.stride()[:2])
     return x if fits and not x.data_ptr() % WIDEST_LOAD else x.clone(memory_format=torch.contiguous_format)
-
-
-def _check_scale(scale: float) -> None:
-    if not 0 < scale * LOG2_E < LARGEST_FACTOR:
-        cure = "Give a number above 0, as D^-0.5 is, or use the executor torch."
-        raise KernelArgumentError(f"attention_prefill: scale is {scale}.", cure=cure)

@@ -21,7 +21,8 @@ from torch import Tensor
 from labkit.device import executor_for
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_kv import PageStore
-from labkit.ops.sparse_scores import SAMPLED_KEYS, SEGMENTS
+from labkit.ops.sparse_scores import SAMPLED_KEYS, SEGMENTS, DividedKeys
+from labkit.quant.kv import INT4_KEY_UNIT
 
 PAGES_AT_A_TIME = 256  # whose keys are dequantized together: 17 MB in fp32 for a KV head of 256
 
@@ -30,11 +31,11 @@ PAGES_AT_A_TIME = 256  # whose keys are dequantized together: 17 MB in fp32 for 
 class KeySamples:
     """Eight keys of every page of some sequences, packed into pages of 64: eight real pages each.
 
-    keys: values [S * P', kv_heads, 64, D] of 16 bits, P' = ceil(P / 8); weights: fp32 [S * P', kv_heads, 64], the
-    logarithm of how many keys each stands for (-inf: none); table: int32 [S, P'].
+    keys: values [S * P', kv_heads, 64, D], fp16 for the kernels, P' = ceil(P / 8); weights: fp32 [S * P', kv_heads,
+    64], the logarithm of how many keys each stands for (-inf: none); table: int32 [S, P'].
     """
 
-    keys: PageStore
+    keys: DividedKeys
     weights: Tensor
     table: Tensor
 
@@ -76,20 +77,21 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
 def sample_keys(keys: PageStore, table: Tensor, full_pages: Sequence[int]) -> KeySamples:
     """Samples of the first full_pages[s] pages of each sequence, all of whose keys are written.
 
-    table: int32 [S, P].
+    table: int32 [S, P]. For kernels the samples are halves; those of rotated keys are divided, so that all are finite.
     """
     width = max(1, -(-max(full_pages) // SEGMENTS))
     shape = (len(full_pages), keys.values.shape[1], width * SEGMENTS, SAMPLED_KEYS)
     dim = keys.values.shape[-1] * (8 if keys.bits == 4 else 1)
     dtype = torch.float32 if executor_for(keys.values) == "torch" else torch.float16
+    unit = INT4_KEY_UNIT if keys.bits == 4 and dtype == torch.float16 else 1.0
     samples = torch.zeros(*shape, dim, dtype=dtype, device=table.device)
     weights = torch.full(shape, -torch.inf, device=table.device)
     for s, count in enumerate(full_pages):
         for first in range(0, count, PAGES_AT_A_TIME):
             places = slice(first, min(first + PAGES_AT_A_TIME, count))
             found, sizes = _samples(keys, table[s, places])
-            samples[s, :, places], weights[s, :, places] = found.to(dtype), sizes.log()
-    return _packed(samples, weights, width)
+            samples[s, :, places], weights[s, :, places] = (found / unit).to(dtype), sizes.log()
+    return _packed(samples, weights, width, unit)
 
 
 def _samples(keys: PageStore, pages: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,10 +102,10 @@ def _samples(keys: PageStore, pages: Tensor) -> tuple[Tensor, Tensor]:
     return rows_at(k, chosen), sizes.scatter_add_(-1, nearest, torch.ones_like(nearest, dtype=torch.float32))
 
 
-def _packed(samples: Tensor, weights: Tensor, width: int) -> KeySamples:
+def _packed(samples: Tensor, weights: Tensor, width: int, unit: float) -> KeySamples:
     """[S, kv_heads, P' * 8, 8, D] as pages."""
     sequences = len(samples)
     values, sizes = (x.unflatten(2, (width, SEGMENTS)).transpose(1, 2).flatten(3, 4) for x in (samples, weights))
     table = torch.arange(sequences * width, dtype=torch.int32, device=samples.device).view(sequences, width)
-    store = PageStore(values.flatten(0, 1).contiguous(), None, 16)
+    store = DividedKeys(values.flatten(0, 1).contiguous(), None, 16, unit)
     return KeySamples(store, sizes.flatten(0, 1).contiguous(), table)

@@ -23,9 +23,8 @@ this order, of 56 and 87:
     the 8 most different keys of a page, all rows     95 %    98 %
     both sides, and needle 0.1 (this)                100 %   100 %
 
-`labkit bench sparse` at 64K tokens, with the default mass of 0.95: this keeps 19 to 22 % of the pages, finds all 1,200
-needles of three draws, and the output is off by 6.6 % on average. At 8K and 16K tokens it keeps 29 to 35 % and misses 3
-of 881, all of the second kind: neither the row nor the key was unlike its neighbours. (Measured in fp32, on a CPU.)
+How many pages the default mass of 0.95 keeps, how many needles that misses and how far off the output is, from 8K to
+64K tokens and for a real text, stands in docs/sparse.md. (Measured in fp32, on a CPU.)
 
 The average over rows instead of the maximum lost a third to more than half of the first kind even with exact scores of
 all 64 rows.
@@ -38,12 +37,15 @@ ties: queries and keys come from products that may round differently beside othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from labkit.errors import KernelArgumentError
 from labkit.ops.attention_checks import check_attention
+from labkit.ops.checks import number
 from labkit.ops.kept_pages import KeptPages, tile_pages
 from labkit.ops.layout import QUERY_TILE
 from labkit.ops.paged_batch import PagedBatch
@@ -61,7 +63,8 @@ def applies(batch: PagedBatch, settings: SparseSettings, which: Sequence[bool] |
     if settings.mass >= 1 or batch.longest < settings.threshold:
         return False  # known without waiting for the lengths on the device
     lengths = [length for _, _, length in batch.spans]
-    return any(may and length >= settings.threshold for may, length in zip(which or _all(batch), lengths, strict=True))
+    which = _all(batch) if which is None else which
+    return any(may and length >= settings.threshold for may, length in zip(which, lengths, strict=True))
 
 
 def choose_pages(
@@ -76,17 +79,33 @@ def choose_pages(
 
     which: the sequences of the batch for which pages may be left out, all unless given; the others keep every page.
     The scores are those of ``page_scores``, which has kernels; what is made of them is made in torch, on the device.
-    Nothing is random. Raises KernelArgumentError as attention does.
+    Nothing is random. Raises KernelArgumentError as attention does, and for other settings, scales and ``which``.
     """
     check_attention("sparse_prefill", q, pages, batch, None, None)
-    which = which or _all(batch)
+    which, factor = _check_choice(pages, batch, settings, scale, which)
     if not applies(batch, settings, which):
         return KeptPages.all_of(batch, q.shape[1])
-    factor = pages.head_dim**-0.5 if scale is None else scale
     chooser = _Chooser(q, pages, batch, settings, factor, which)
     keep = torch.cat([chooser.keep(tiles) for tiles in torch.arange(batch.tiles).split(TILES_AT_A_TIME)])
     order = keep.logical_not().to(torch.int8).argsort(dim=-1, stable=True)
     return KeptPages(order.to(torch.int32), keep.sum(-1, dtype=torch.int32))
+
+
+def _check_choice(
+    pages: KVPages, batch: PagedBatch, settings: SparseSettings, scale: float | None, which: Sequence[bool] | None
+) -> tuple[Sequence[bool], float]:
+    """``which`` and the scale, or what they are unless given. Raises KernelArgumentError."""
+    if not isinstance(settings, SparseSettings):
+        message = f"sparse_prefill: settings is a {type(settings).__name__}."
+        raise KernelArgumentError(message, cure="Give SparseSettings.")
+    factor = pages.head_dim**-0.5 if scale is None else number("sparse_prefill", "scale", scale)
+    if not math.isfinite(factor):
+        raise KernelArgumentError(f"sparse_prefill: scale is {factor}.", cure="Give a finite number, as D^-0.5 is.")
+    which = _all(batch) if which is None else which
+    if not isinstance(which, Sequence) or len(which) != batch.sequences:
+        message = f"sparse_prefill: which is {which!r:.60} for {batch.sequences} sequences."
+        raise KernelArgumentError(message, cure="Give a list of True or False, one for each, or leave it out.")
+    return which, factor
 
 
 class _Chooser:

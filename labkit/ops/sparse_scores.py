@@ -9,6 +9,7 @@ weighted by how many others they stand for.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -20,12 +21,24 @@ from labkit.ops.attention_checks import store_tensors
 from labkit.ops.checks import Tensors, aligned, chosen_rung, named_sizes, number
 from labkit.ops.layout import HEAD_DIMS, PAGE_SIZE
 from labkit.ops.paged_kv import PageStore
+from labkit.quant.kv import INT4_KEY_UNIT
 
 RUNGS = ["1_warp_per_row", "2_tensor_cores"]
 SAMPLED_KEYS = 8  # that stand for a page: a segment
 SEGMENTS = PAGE_SIZE // SAMPLED_KEYS
 THREADS = 128  # of a block, as the sources say
 KEYS_AT_A_TIME = 4096  # of the definition in torch: it bounds its memory
+
+
+@dataclass(frozen=True, eq=False)
+class DividedKeys(PageStore):
+    """Keys of 16 bits, of which 1 stands for ``unit``: as halves rotated keys might be infinite."""
+
+    unit: float = 1.0
+
+    def gather(self, table: Tensor) -> Tensor:
+        """Read whole pages: table [..., P] -> the keys in fp32 [..., kv_heads, P * 64, D]."""
+        return super().gather(table) * self.unit
 
 
 def page_scores(
@@ -54,10 +67,23 @@ def page_scores(
     segments = SEGMENTS if weights is not None else 1
     out = torch.empty(tiles, heads, rows, width * segments, dtype=torch.float32, device=x.device)
     if out.numel():
-        tensors = [aligned(x), keys.values, keys.params, weights, table, sequences, visible, Out(out)]
+        params, unit = _divided(keys)
+        tensors = [aligned(x), keys.values, params, weights, table, sequences, visible, Out(out)]
         kernel = _kernel(rung, dim, keys.bits, weights is not None)
-        kernel.launch((width, heads, tiles), THREADS, [*tensors, heads, rows, width, factor])
+        kernel.launch((width, heads, tiles), THREADS, [*tensors, heads, rows, width, factor * unit])
     return out
+
+
+def _divided(keys: PageStore) -> tuple[Tensor | None, float]:
+    """The scales with which the kernels, which make halves of keys, find finite ones, and what 1 of these stands for.
+
+    A step or minimum of INT4 below 2^-10 is rounded then, by 2^-21 at most: a 16th of the finest step.
+    """
+    if isinstance(keys, DividedKeys):
+        return keys.params, keys.unit
+    if keys.bits == 4 and keys.params is not None:
+        return keys.params / INT4_KEY_UNIT, INT4_KEY_UNIT
+    return keys.params, 1.0
 
 
 def reference(

@@ -22,6 +22,10 @@ from labkit.quant.pack import PER_WORD, from_nibble_order, to_nibble_order
 GROUP = 64  # elements of a head that share a pair of halves
 FINEST_STEP = 2.0**-17  # below it a half has so few bits that a scale is off by more than a group can bear
 LARGEST_HALF = 65504.0
+# What INT4 keys are divided by where they become halves: the rotation can make an element sqrt(D) times as large as a
+# half. A step and a minimum are halves, though, so no code stands for more than 15 + 1 times the largest. What is lost
+# is 2^-21 of an element at most, besides its rounding: a 16th of the finest step.
+INT4_KEY_UNIT = 16.0
 
 BITS = {"auto": (16, 16), "fp16": (16, 16), "int8": (8, 8), "int4": (4, 4), "k8v4": (8, 4)}
 """Name of a KV cache dtype -> bits of K and of V; 16: not quantized."""
@@ -99,8 +103,10 @@ def quantize_int4(x: Tensor) -> tuple[Tensor, Tensor]:
     """x: [..., D] -> (int32 words [..., D / 8], fp16 pairs (s, b) [..., D / 64, 2]), x ~ q s + b.
 
     b is the group's minimum, rounded down to a half, and s a 15th of the way from there to the maximum: every element
-    then lies within half a step of a code. Nibble p of a word holds element ``NIBBLE_INPUT[p]`` of its eight, as in
-    packed weights. Raises ConfigError for a D that is no multiple of 8.
+    then lies within half a step of a code. Only of rotated keys either may have to be larger than a half: elements
+    below -65504 become that, and those more than 15 steps of 65504 above b the last code.
+    Nibble p of a word holds element ``NIBBLE_INPUT[p]`` of its eight, as in packed weights. Raises ConfigError for a D
+    that is no multiple of 8.
     """
     size = group_size(x.shape[-1])
     groups = x.float().unflatten(-1, (-1, size))
@@ -135,9 +141,11 @@ def hadamard(x: Tensor) -> Tensor:
 
 
 def _stored_step(step: Tensor, low: Tensor, most: int) -> Tensor:
-    """A step between codes as a half: neither too fine to be exact, nor with a last code that no half holds.
+    """A step between codes as a half, not too fine to be exact, and rounded down where the last code passes a half.
 
-    Rounded up, low + ``most`` steps could pass the largest half, which whoever dequantizes to halves reads as infinity.
+    Rounded up, low + ``most`` steps of values that are halves could pass the largest, which whoever dequantizes to
+    halves reads as infinity; like this they do not. Of larger values, such as rotated keys, the last code may: see
+    INT4_KEY_UNIT.
     """
     nearest = step.clamp(min=FINEST_STEP, max=LARGEST_HALF).to(torch.float16)
     next_lower = (nearest.view(torch.int16) - 1).view(torch.float16)

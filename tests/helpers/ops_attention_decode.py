@@ -11,6 +11,7 @@ from torch import Tensor
 
 from labkit.device import executor_for
 from labkit.ops.attention_decode import RUNGS, attention_decode
+from labkit.ops.attention_decode_plan import SPLIT_RUNGS
 from labkit.ops.kv_slots import KVSlots
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_kv import KVPages
@@ -102,8 +103,8 @@ def check_attention_decode(rung: str, shape: Shape, device: str) -> None:
     scale = 1.3 * dim**-0.5
     gate = strided_gate(q) if extras else None
     lse = torch.empty(q.shape[:2], device=device) if extras else None
-    batch = paged.batch(rows)
-    out = attention_decode(q, paged.pages, batch, scale=scale, gate=gate, lse=lse, rung=rung, split_count=split_count)
+    batch, count = paged.batch(rows), split_count if rung in SPLIT_RUNGS else None
+    out = attention_decode(q, paged.pages, batch, scale=scale, gate=gate, lse=lse, rung=rung, split_count=count)
     expected, sums = exact(q, paged, rows, scale)
     relative_error(out, expected if gate is None else expected * gate.double().sigmoid(), QUANTIZED)
     if lse is not None:

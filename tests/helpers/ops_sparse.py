@@ -77,10 +77,10 @@ def exact_scores(x: Tensor, store: PageStore, pages: Tensor, scale: float, weigh
         keys = store.gather(torch.tensor([page], device=x.device)).double()
         scores = torch.einsum("hrd,hkd->hrk", x.double(), keys) * scale
         if weights is None:
-            found.append(scores.exp().sum(-1, keepdim=True).log())
+            found.append(scores.logsumexp(-1, keepdim=True))
         else:
             heavy = scores + weights[page].double()[:, None]
-            found.append(heavy.unflatten(-1, (-1, sparse_scores.SAMPLED_KEYS)).exp().sum(-1).log())
+            found.append(heavy.unflatten(-1, (-1, sparse_scores.SAMPLED_KEYS)).logsumexp(-1))
     return torch.cat(found, dim=-1)
 
 

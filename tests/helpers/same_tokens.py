@@ -15,10 +15,15 @@ TOLERANCES = {"auto": 8e-3, "fp16": 8e-3, "int8": 1.5e-2, "k8v4": 5e-2, "int4": 
 
 
 def gentle(model: Any) -> Any:
-    """``model`` with the matrices of its layers halved: as drawn, their sharp attention magnifies every rounding."""
+    """``model`` with the matrices of its layers halved: as drawn, their sharp attention magnifies every rounding.
+
+    Entries that halves would lose become 0 in all matrices. In some draws there is one, and a small matrix with one is
+    kept in fp32: it would depend on the draw which kernels run.
+    """
     for name, weight in model.named_parameters():
-        if weight.ndim > 1 and "layers." in name:
-            weight.mul_(0.5)
+        if weight.ndim > 1:
+            weight.mul_(0.5 if "layers." in name else 1.0)
+            weight.masked_fill_(weight.half() == 0, 0)
     return model
 
 

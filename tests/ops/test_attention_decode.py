@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from helpers.accuracy import QUANTIZED, relative_error
-from helpers.ops_attention_decode import FORMATS, check_attention_decode, exact
+from helpers.ops_attention_decode import FORMATS, check_attention_decode, cleared, exact
 from helpers.paged import Paged, exact_attention, random_paged
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from labkit.ops.attention_decode import RUNGS, attention_decode
 from labkit.ops.attention_decode_plan import MOST_SPLITS, Slices, splits
 from labkit.ops.layout import PAGE_SIZE
 from labkit.ops.paged_batch import PagedBatch
+from labkit.ops.paged_kv import KVPages, PageStore
 from labkit.quant.kv import KVFormat
 
 FAST = ("4_wide", "5_tensor_cores")
@@ -166,24 +167,71 @@ def test_a_long_sequence_is_not_held_up_by_short_ones() -> None:
     ("change", "words"),
     [
         (lambda g: g.update(q=torch.ones(1, 2, 64)), "q is float32; its kernels take float16"),
-        (lambda g: g.update(gate=torch.ones(1, 2, 64)), "gate is float32"),
-        (lambda g: g.update(lse=torch.ones(1, 4)[:, ::2]), "Give a dense fp32 tensor"),
-        (lambda g: g.update(split_count=0), "split_count is 0"),
-        (lambda g: g.update(split_count=MOST_SPLITS + 1), "split_count"),
-        (lambda g: g.update(rung=""), "the rung is"),
-        (lambda g: g.update(batch=PagedBatch.of([1], [70], [[1, 99]])), "page 99 of"),
-        (lambda g: g.update(scale="wide"), "scale is a str"),
-        (lambda g: g.update(scale=float("nan")), "scale is nan"),
-        (lambda g: g.update(split_count=2.5), "split_count is 2.5"),
-        (lambda g: g.update(gate="x"), "gate is a str"),
+        (lambda g: g.update(q=torch.ones(1, 2, 64), gate=torch.ones(1, 2, 64)), "q is float32; its kernels"),
     ],
 )
-def test_what_it_refuses(change: Callable[[dict[str, object]], None], words: str, seed: int) -> None:
-    paged = pool((70,))
-    given: dict[str, object] = {"q": queries(1, 2), "pages": paged.pages, "batch": paged.batch([1])}
-    change(given)
+def test_what_its_kernels_refuse(change: Callable[[dict[str, object]], None], words: str, seed: int) -> None:
+    given = changed(change)
     with use_executor("sim"), pytest.raises(KernelArgumentError, match=words):
         attention_decode(**given)  # type: ignore[arg-type]
+    assert attention_decode(**given).dtype == torch.float32  # type: ignore[arg-type]
+
+
+def changed(change: Callable[[dict[str, object]], None]) -> dict[str, object]:
+    paged = pool((70,))
+    cleared(paged)
+    given: dict[str, object] = {"q": queries(1, 2), "pages": paged.pages, "batch": paged.batch([1])}
+    change(given)
+    return given
+
+
+def other_values(given: dict[str, object], *shape: int) -> None:
+    pages = given["pages"]
+    assert isinstance(pages, KVPages)
+    given["pages"] = dataclasses.replace(pages, v=PageStore(torch.zeros(shape).half(), None, 16))
+
+
+@pytest.mark.parametrize("executor", ["sim", "torch"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda g: g.update(gate=torch.ones(1, 2, 64)), "gate is float32, q is float16. Convert the gate to float16"),
+        (lambda g: g.update(lse=torch.ones(1, 4)[:, ::2]), "Give a dense fp32 tensor"),
+        (lambda g: g.update(split_count=0), "split_count is 0"),
+        (lambda g: g.update(split_count=MOST_SPLITS + 1), "split_count is 257"),
+        (lambda g: g.update(split_count=True), "split_count is True"),
+        (lambda g: g.update(split_count=2.0), "split_count is 2.0"),
+        (lambda g: g.update(rung=RUNGS[0], split_count=0), "split_count is 0"),
+        (lambda g: g.update(rung=RUNGS[0], split_count=2), "1_warp_per_head does not split.*choose one of 3_split_kv"),
+        (lambda g: g.update(rung=RUNGS[1], split_count=2), "2_packed_group does not split"),
+        (lambda g: g.update(rung=""), "the rung is ''"),
+        (lambda g: g.update(rung=4), "the rung is 4"),
+        (lambda g: g.update(rung="9"), "no rung '9'. Its rungs: 1_warp_per_head, 2_packed_group"),
+        (lambda g: g.update(batch=PagedBatch.of([1], [70], [[1, 99]])), "page 99 of"),
+        (lambda g: g.update(batch=None), "batch is a NoneType. Give a PagedBatch, as PagedBatch.of"),
+        (lambda g: g.update(pages=None), "pages is a NoneType. Give a KVPages, as KVPages.zeros"),
+        (lambda g: other_values(g, 9, 1, 64, 64), r"values has shape \[9, 1, 64, 64\]; expected is \[pages = 5"),
+        (lambda g: other_values(g, 5, 1, 64, 32), r"values has shape \[5, 1, 64, 32\]"),
+        (lambda g: g.update(scale="wide"), "scale is a str"),
+        (lambda g: g.update(scale=float("nan")), "scale is nan"),
+        (lambda g: g.update(scale=float("inf")), "scale is inf"),
+        (lambda g: g.update(scale=1e38), "scale is 1e.38. Give a number above 0 and below"),
+        (lambda g: g.update(scale=0), "scale is 0"),
+        (lambda g: g.update(scale=-0.1), "scale is -0.1"),
+        (lambda g: g.update(gate="x"), "gate is a str"),
+        (lambda g: g.update(q=None), "q is a NoneType"),
+    ],
+)
+def test_what_it_refuses(change: Callable[[dict[str, object]], None], words: str, executor: str, seed: int) -> None:
+    with use_executor(executor), pytest.raises(KernelArgumentError, match=words):
+        attention_decode(**changed(change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("executor", ["sim", "torch"])
+def test_one_split_is_what_rungs_without_any_have(executor: str, seed: int) -> None:
+    given = changed(lambda g: g.update(rung=RUNGS[0], split_count=1))
+    with use_executor(executor):
+        assert attention_decode(**given).isfinite().all()  # type: ignore[arg-type]
 
 
 def test_other_sizes_are_refused_by_name(seed: int) -> None:

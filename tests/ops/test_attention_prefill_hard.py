@@ -78,6 +78,15 @@ def test_products_that_cancel(inputs: Callable[[], Inputs], name: str, rung: str
 
 
 @pytest.mark.parametrize("rung", RUNGS)
+def test_keys_that_the_rotation_makes_larger_than_a_half(rung: str, seed: int) -> None:
+    """All elements alike: one is 113,000 then."""
+    k, v, q = (torch.randn(n, 1, 128) for n in (TOKENS, TOKENS, 3))
+    paged = paged_with((k + 1e4).half().float(), v, "int4", rotated=True)
+    assert paged.pages.k.gather(torch.tensor(paged.tables[0])).isfinite().all()
+    check(rung, paged.pages.rotated(0.1 * q).half(), paged, 128**-0.5)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
 def test_parts_of_unlike_magnitude(rung: str, seed: int) -> None:
     k, v, q = unlike_parts()
     check(rung, q.half(), paged_with(k, v, "int4", rotated=False), 256**-0.5)
