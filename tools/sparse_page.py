@@ -1,7 +1,7 @@
 """Writes docs/sparse.md: what sparse prefill keeps, finds and gets wrong, from docs/measured/.
 
-labkit bench sparse --time --json > docs/measured/sparse-synthetic.json             # about 20 minutes on one core
-labkit bench sparse -m smollm2 --time --json > docs/measured/sparse-smollm2.json    # about as long
+labkit bench sparse --time --json > docs/measured/sparse-synthetic.json             # minutes
+labkit bench sparse -m smollm2 --time --json > docs/measured/sparse-smollm2.json    # minutes
 python tools/sparse_page.py
 """
 
