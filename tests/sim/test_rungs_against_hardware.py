@@ -17,6 +17,12 @@ TOLERANCES = {"float16": 2e-3, "float32": 2e-6}
 OF_SUMS = {"attention_decode": 5e-4, "attention_prefill": 5e-4}
 
 
+# Sums over a state, whose sizes differ from head to head: judged by the largest of their 64 neighbours. Halves of sums
+# are operands of the tensor cores' next product, and may be the next half.
+BY_NEIGHBOURS = {"gdn_decode": 2e-5, "gdn_prefill/1_recurrent": 2e-5, "gdn_prefill/2_chunked": 2e-5}
+BY_NEIGHBOURS["gdn_prefill/3_tensor_cores"] = 2e-3
+
+
 @pytest.fixture(scope="module")
 def recording() -> store.Recording:
     return store.load(store.RECORDED / "rungs.npz")
@@ -39,7 +45,22 @@ def test_rung_gives_what_the_hardware_gave(launch: RungLaunch, recording: store.
             np.testing.assert_array_equal(ours, theirs)
             continue
         left, right = (raw.view(dtype).astype(np.float64) for raw in (ours, theirs))
-        np.testing.assert_allclose(left, right, rtol=TOLERANCES[dtype], atol=OF_SUMS.get(operation, 1e-7))
+        rung = launch.name.split(" ")[0]
+        if share := BY_NEIGHBOURS.get(rung, BY_NEIGHBOURS.get(operation)):
+            close_to_neighbours(left, right, max(share, TOLERANCES[dtype]))
+        else:
+            np.testing.assert_allclose(left, right, rtol=TOLERANCES[dtype], atol=OF_SUMS.get(operation, 1e-7))
+
+
+def close_to_neighbours(ours: np.ndarray, theirs: np.ndarray, share: float) -> None:
+    """Off by ``share`` of the largest in each 64 at most; NaN where there is NaN."""
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+    padding = -len(ours) % 64
+    left, right = (np.pad(np.nan_to_num(x), (0, padding)).reshape(-1, 64) for x in (ours, theirs))
+    allowed = share * np.abs(right).max(axis=1, keepdims=True)
+    assert (np.abs(left - right) <= allowed).all(), (
+        f"off by {(np.abs(left - right) - allowed).max():.2e} more than that"
+    )
 
 
 def test_every_rung_is_recorded() -> None:

@@ -17,6 +17,7 @@ from sim.hardware import store
 INPUTS = store.RECORDED / "rung_inputs.npz"
 SCALARS = {"u8": "u1", "s8": "i1", "b8": "u1", "u16": "u2", "s16": "i2", "b16": "u2", "u32": "u4", "s32": "i4",
            "b32": "u4", "u64": "u8", "s64": "i8", "b64": "u8", "f32": "f4", "f64": "f8"}  # fmt: skip
+LARGEST = 450_000  # bytes of a launch's tensors: cases with larger ones are left out, the repository stays small
 ALIGNMENT = 256  # bytes: a tensor keeps its place relative to this
 
 
@@ -39,7 +40,7 @@ class RungLaunch:
 
 
 def capture() -> None:
-    """Run the cases and write INPUTS; needs torch and NVRTC 12."""
+    """Run the cases and write INPUTS, without those that are too large to keep; needs torch and NVRTC 12."""
     import torch
     from helpers.ops import SMALL, case_id, cases, check
 
@@ -65,8 +66,24 @@ def capture() -> None:
         for op, rung, shape in cases(SMALL):
             case_name = f"{op}/{rung} {case_id(shape)}"
             torch.manual_seed(zlib.crc32(f"{op} {case_id(shape)}".encode()))  # the rungs of a ladder share their inputs
+            before = len(captured)
             check(op, rung, shape, "cpu")
-    store.save(INPUTS, {"launches": captured, "ptx": texts}, content)
+            if any(_tensor_bytes(item["name"], content) > LARGEST for item in captured[before:]):
+                _forget(captured, before, content)
+    used = {item["ptx"] for item in captured}
+    store.save(INPUTS, {"launches": captured, "ptx": {key: texts[key] for key in texts if key in used}}, content)
+
+
+def _tensor_bytes(launch: str, content: store.Results) -> int:
+    return sum(raw.size for name, (_, raw) in content.items() if name.startswith(f"{launch}/"))
+
+
+def _forget(captured: list[dict[str, Any]], first: int, content: store.Results) -> None:
+    """The launches from ``first`` on, and what they were given."""
+    for item in captured[first:]:
+        for name in [name for name in content if name.startswith(f"{item['name']}/")]:
+            del content[name]
+    del captured[first:]
 
 
 def _keep_arguments(name: str, launch: Any, content: store.Results) -> list[dict[str, Any]]:
