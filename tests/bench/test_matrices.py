@@ -41,7 +41,7 @@ def test_shapes_of_a_quantized_llama(skip: tuple[str, ...], seed: int, tmp_path:
 
 
 def test_shapes_of_a_quantized_qwen(seed: int, tmp_path: Path) -> None:
-    model = half_valued(qwen35(**BIG, linear_num_value_heads=6, linear_value_head_dim=32))
+    model = half_valued(qwen35(**BIG, linear_num_value_heads=6, linear_key_head_dim=64, linear_value_head_dim=64))
     write_awq_checkpoint(tmp_path, model, group_size=32, skip=("in_proj_a", "in_proj_b"))
     assert set(model_shapes(str(tmp_path))) == shapes_of(tmp_path)
 

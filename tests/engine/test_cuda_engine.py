@@ -19,7 +19,8 @@ from labkit.engine.core import Engine
 
 VOCABULARY = 160
 SMALL = {"num_hidden_layers": 1, "head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
-HYBRID = {**SMALL, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+HEADS = {"linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_num_key_heads": 1, "linear_num_value_heads": 2}
+HYBRID = {**SMALL, **HEADS, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 MODELS = {"llama": (llama, SMALL), "qwen3.5": (qwen35, HYBRID)}
 
 
