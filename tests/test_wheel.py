@@ -40,7 +40,7 @@ def run(command: list[str], folder: Path, **variables: str) -> subprocess.Comple
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LABKIT_KERNEL_DIR")}
     environment = {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", **variables}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
