@@ -7,7 +7,7 @@ from torch import Tensor
 
 from labkit.awq.source import Layer
 from labkit.device import use_executor
-from labkit.model.cache import GdnState, make_cache
+from labkit.model.cache import make_cache
 from labkit.model.config import ModelConfig
 from labkit.model.forward_batch import ForwardBatch, SequenceChunk
 from labkit.model.layers import Projection, Rope
@@ -91,7 +91,7 @@ def watch(layer: Layer, group_size: int, step: int) -> dict[str, Inputs]:
 
 
 class LayerRunner:
-    """Runs layers on windows of one length, each window a sequence of its own."""
+    """Runs layers on windows of one length, each window a sequence of its own, from position 0: states begin empty."""
 
     def __init__(self, config: ModelConfig, window: int) -> None:
         self._config, pages = config, -(-window // PAGE_SIZE)
@@ -103,7 +103,5 @@ class LayerRunner:
     def run(self, layer: Layer, number: int, hidden: Tensor) -> Tensor:
         """hidden: fp32 [T, D], one window; the layer's output, [T, D]."""
         cache = self._caches[self._config.layer_types[number]]
-        if isinstance(cache, GdnState):
-            cache.clear(0)
         with use_executor("torch"):
             return layer(hidden.clone(), self._rope, cache, self._batch)  # type: ignore[arg-type]

@@ -45,12 +45,9 @@ class GdnOperands:
 
     def by_heads(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """q, k [T, Hv, dk], v [T, Hv, dv], g, beta [T, Hv]: fp64, of what the kernels get."""
-        _, heads, dk, dv = self.state.shape
-        keys = self.key_heads * dk
-        q, k, v = self.qkv.double().split((keys, keys, heads * dv), dim=1)
-        q, k = (x.unflatten(1, (-1, dk)).repeat_interleave(heads // self.key_heads, dim=1) for x in (q, k))
+        q, k, v = gdn.split_heads(self.qkv.double(), self.key_heads, *self.state.shape[1:3])
         g = -self.a_log.double().exp() * F.softplus(self.a.double() + self.dt_bias.double())
-        return q, k, v.unflatten(1, (heads, dv)), g, self.b.double().sigmoid()
+        return q, k, v, g, self.b.double().sigmoid()
 
     def on(self, device: torch.device | str) -> GdnOperands:
         """The same on another device."""

@@ -33,11 +33,6 @@ class GdnState:
         ssm = torch.zeros(slots, heads, dk, dv, device=device)
         return cls(ssm, torch.zeros(slots, history, config.conv_dim, dtype=dtype, device=device))
 
-    def clear(self, slots: Tensor | int) -> None:
-        """Forget what earlier owners left in ``slots``."""
-        self.ssm[slots] = 0
-        self.conv[slots] = 0
-
 
 ModelCache = list[KVPages | GdnState]  # one entry per layer
 

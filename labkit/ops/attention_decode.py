@@ -41,13 +41,13 @@ from labkit.ops.attention_decode_plan import (
     WARPS,
     Slices,
     counters,
-    is_v100,
     most_queries,
     record_floats,
     resident_blocks,
     splits,
 )
 from labkit.ops.attention_torch import attend
+from labkit.ops.capability import is_v100
 from labkit.ops.checks import WARP, aligned, chosen_rung, span
 from labkit.ops.multiprocessors import processors
 from labkit.ops.paged_batch import PagedBatch

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 IntArray = npt.NDArray[np.int64]
 
@@ -81,13 +80,3 @@ def record_floats(queries: int, head_dim: int) -> int:
 def counters(split_count: int) -> int:
     """Of arrived blocks, for each slice: one for every FAN splits, and one for those together."""
     return 1 + -(-split_count // FAN)
-
-
-def is_v100(device: torch.device) -> bool:
-    """Whether this mma.m8n8k4 is an instruction of the GPU; newer ones emulate it. The simulator stands for a V100."""
-    return device.type != "cuda" or _capability(device.index or 0) == (7, 0)
-
-
-@cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)

@@ -6,13 +6,12 @@ has faster ones. The definition, in fp32, is in attention_torch.py.
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from labkit.ops.capability import capability
 from labkit.ops.paged_batch import PagedBatch
 from labkit.ops.paged_kv import KVPages, PageStore
 from labkit.quant.kv import INT4_KEY_UNIT
@@ -22,12 +21,7 @@ LIBRARY_FROM = (8, 0)  # compute capability
 
 def library_is_faster(device: torch.device) -> bool:
     """Whether torch's attention is the default there: on GPUs newer than a V100."""
-    return device.type == "cuda" and _capability(device.index or 0) >= LIBRARY_FROM
-
-
-@cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+    return capability(device) >= LIBRARY_FROM
 
 
 def attend_with_library(q: Tensor, pages: KVPages, batch: PagedBatch, scale: float, gate: Tensor | None) -> Tensor:

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.ops.layout import CHUNK
-from labkit.ops.rmsnorm import l2norm
 
 
 def causal_conv(u: Tensor, history: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,16 +43,16 @@ def gates(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor,
     return -a_log.exp() * F.softplus(a.float() + dt_bias), b.float().sigmoid()
 
 
-def split_heads(conv: Tensor, key_heads: int, value_heads: int, key_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Convolved channels [T, q | k | v] -> q, k [T, Hv, dk] (normalised, repeated per value head) and v [T, Hv, dv].
+def split_heads(qkv: Tensor, key_heads: int, value_heads: int, key_dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Channels [T, q | k | v], as ``gdn_conv`` gives them -> q, k [T, Hv, dk] (repeated per value head), v [T, Hv, dv].
 
-    Value head j reads with key head j // (Hv / Hk); queries carry the 1/sqrt(dk) of the scores.
+    Value head j reads with key head j // (Hv / Hk).
     """
-    tokens, width = conv.shape[0], key_heads * key_dim
-    q, k, v = conv.split((width, width, conv.shape[1] - 2 * width), dim=1)
+    keys = key_heads * key_dim
+    q, k, v = qkv.split((keys, keys, qkv.shape[1] - 2 * keys), dim=1)
     repeat = value_heads // key_heads
-    q, k = (l2norm(x.view(tokens, key_heads, key_dim)).repeat_interleave(repeat, dim=1) for x in (q, k))
-    return q * key_dim**-0.5, k, v.reshape(tokens, value_heads, -1)
+    q, k = (x.unflatten(1, (key_heads, key_dim)).repeat_interleave(repeat, dim=1) for x in (q, k))
+    return q, k, v.unflatten(1, (value_heads, -1))
 
 
 def gdn_decode(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

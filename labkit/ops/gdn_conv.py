@@ -21,6 +21,7 @@ from labkit.errors import KernelArgumentError
 from labkit.ops import gdn
 from labkit.ops.checks import Tensors, aligned, check_tensor, chosen_rung, named_sizes, span, vector_width
 from labkit.ops.layout import GDN_DIMS
+from labkit.ops.rmsnorm import l2norm
 from labkit.ops.state_batch import StateBatch
 
 OP = "gdn_conv"
@@ -71,7 +72,7 @@ def reference(u: Tensor, weight: Tensor, history: Tensor, batch: StateBatch, key
         past = history[slot] if start else torch.zeros_like(history[slot])
         out[first:end], history[slot] = gdn.causal_conv(u[first:end], past, weight)
     heads = out[:, : 2 * key_heads * key_dim].unflatten(1, (2 * key_heads, key_dim))
-    heads.copy_(gdn.l2norm(heads))
+    heads.copy_(l2norm(heads))
     heads[:, :key_heads] *= key_dim**-0.5
     return out
 

@@ -17,12 +17,11 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
-from labkit.ops import gdn, rmsnorm
+from labkit.ops import gated_rmsnorm, gdn
 from labkit.ops.checks import WIDEST_LOAD, Tensors, aligned, check_tensor, chosen_rung, named_sizes, number, span
 from labkit.ops.layout import GDN_DIMS
 from labkit.ops.state_batch import StateBatch
@@ -88,15 +87,12 @@ def reference(
     key_heads: int,
 ) -> Tensor:
     """The definition in torch, for all sequences at once: fp32 inside."""
-    heads, key_dim, value_dim = state.shape[1:]
-    keys = key_heads * key_dim
-    q, k, v = qkv.float().split((keys, keys, heads * value_dim), dim=1)
-    q, k = (x.unflatten(1, (key_heads, key_dim)).repeat_interleave(heads // key_heads, dim=1) for x in (q, k))
+    q, k, v = gdn.split_heads(qkv.float(), key_heads, *state.shape[1:3])
     g, beta = gdn.gates(a, b, a_log, dt_bias)
     fresh = (batch.starts == 0)[:, None, None, None]
     old = state[batch.slots].masked_fill(fresh, 0)
-    out, state[batch.slots] = gdn.gdn_decode(q, k, v.unflatten(1, (heads, value_dim)), g, beta, old)
-    return (rmsnorm.reference(out, norm_weight, eps).flatten(1) * F.silu(z.float())).to(z.dtype)
+    out, state[batch.slots] = gdn.gdn_decode(q, k, v, g, beta, old)
+    return gated_rmsnorm.reference(out, z, norm_weight, eps)
 
 
 def macros(key_dim: int, value_dim: int) -> dict[str, int]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from labkit.device import Kernel, Out, executor_for
 from labkit.errors import KernelArgumentError
 from labkit.ops import gdn
-from labkit.ops.attention_decode_plan import is_v100
+from labkit.ops.capability import is_v100
 from labkit.ops.checks import Tensors, aligned, check_tensor, chosen_rung, named_sizes, span
 from labkit.ops.layout import CHUNK, GDN_DIMS
 from labkit.ops.state_batch import StateBatch
@@ -82,11 +82,8 @@ def reference(
     key_heads: int,
 ) -> Tensor:
     """The definition in torch, one sequence after the other: fp32, chunked like the kernels."""
-    _, heads, key_dim, value_dim = state.shape
-    q, k, v = qkv.float().split((key_heads * key_dim, key_heads * key_dim, heads * value_dim), dim=1)
-    repeat = heads // key_heads
-    q, k = (x.unflatten(1, (key_heads, key_dim)).repeat_interleave(repeat, dim=1) for x in (q, k))
-    v = v.unflatten(1, (heads, value_dim))
+    _, heads, key_dim, _ = state.shape
+    q, k, v = gdn.split_heads(qkv.float(), key_heads, heads, key_dim)
     g, beta = gdn.gates(a, b, a_log, dt_bias)
     out = torch.empty(v.shape, device=v.device)
     for first, behind, start, slot in batch.spans:

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 import labkit.device
 from labkit.device import Out, kernel, sim_executor
 from labkit.device.kernel import Launch
-from labkit.ops import multiprocessors, split_k, tuning
+from labkit.ops import capability, multiprocessors, split_k, tuning
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 NAME = "Pretended GPU"
@@ -101,7 +101,7 @@ def _answers(gpu: PretendedGpu) -> dict[str, Callable[..., Any]]:
 
 def _forget() -> None:
     """What is remembered of the device cuda:0."""
-    for remembered in (kernel._executor, tuning.place_of, multiprocessors._processors):
+    for remembered in (kernel._executor, tuning.place_of, multiprocessors._processors, capability._capability):
         remembered.cache_clear()
 
 

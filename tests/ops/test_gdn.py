@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from labkit.ops import gdn
+from labkit.ops.rmsnorm import l2norm
 
 
 def random_inputs(tokens: int, heads: int, dk: int, dv: int) -> tuple[Tensor, ...]:
-    q, k = (gdn.l2norm(torch.randn(tokens, heads, dk)) for _ in range(2))
+    q, k = (l2norm(torch.randn(tokens, heads, dk)) for _ in range(2))
     g = -torch.rand(tokens, heads) * torch.tensor([0.01, 0.5, 30.0]).repeat(heads)[:heads]
     return q * dk**-0.5, k, torch.randn(tokens, heads, dv), g, torch.rand(tokens, heads)
 
